@@ -1,0 +1,195 @@
+"""Recovery point: the state of one step that a job can restart from, and its two files.
+
+A published recovery point is a directory with ``state.safetensors`` (tensors by name) and ``manifest.json``, written
+last: a directory without a manifest is not a recovery point. Tensor names: ``param/<parameter>``,
+``optim/<parameter>/<key>`` and ``rank/<rank>/<object>`` (raw objects such as RNG states, as uint8). Nothing is ever
+unpickled. Format of the tensors: safetensors (JSON header, little-endian data).
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import safetensors.torch
+import torch
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+SCHEMA = 1
+STATE_FILE = "state.safetensors"
+MANIFEST_FILE = "manifest.json"
+
+
+class RecoveryPointError(ValueError):
+    """A recovery point that cannot be read; `path` says where, the message why."""
+
+    def __init__(self, path: Path | None, message: str) -> None:
+        """Keep the place and the message."""
+        self.path = path
+        super().__init__(f"{path}: {message}" if path else message)
+
+
+class Origin(StrEnum):
+    """Where a state object comes from (recovery contract, state classes)."""
+
+    REPLAY = "replay"
+    SIDE_CHANNEL = "side_channel"
+    SNAPSHOT = "snapshot"
+    CONSTANT = "constant"
+
+
+class _Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class StateEntry(_Model):
+    """One object of the recovery point."""
+
+    name: str
+    """Tensor or object name."""
+    origin: Origin
+    """Where it comes from."""
+    step: int
+    """Step that it is valid for; the same for all objects."""
+    rank: int | None = None
+    """Rank that it belongs to, None for what all ranks share."""
+
+
+class OptimizerGroup(_Model):
+    """A parameter group and the hyperparameters that the step used."""
+
+    params: list[str]
+    """Parameter names in the group's order."""
+    options: dict[str, Any]
+    """All keys of the group but ``params``."""
+
+
+class OptimizerState(_Model):
+    """Which optimizer, with which groups."""
+
+    name: str
+    """Class of ``torch.optim``."""
+    groups: list[OptimizerGroup]
+    """In the optimizer's order."""
+
+
+class RankRecord(_Model):
+    """What one rank told of the step."""
+
+    rank: int
+    """The rank."""
+    loss: float
+    """Mean loss of its share of the batch."""
+    objects: dict[str, Any]
+    """Its JSON objects by name (raw ones are tensors of the state file)."""
+
+
+class Manifest(_Model):
+    """Contents of ``manifest.json``."""
+
+    schema_version: int = SCHEMA
+    """Version of this format."""
+    job: str
+    """Job name."""
+    group: str
+    """DP group name."""
+    epoch: int
+    """Incarnation of the communicator that trained the step."""
+    step: int
+    """Training step whose result this is."""
+    ranks: int
+    """Number of ranks."""
+    layout: dict[str, Any]
+    """The layout of the step (`jobspec.layout.Layout.to_json`)."""
+    optimizer: OptimizerState
+    """The optimizer."""
+    records: list[RankRecord]
+    """One a rank, in rank order."""
+    objects: list[StateEntry]
+    """Every object with origin and step."""
+    state_bytes: int
+    """Length of the state file."""
+    state_sha256: str
+    """SHA-256 (hex) of the state file."""
+
+
+@dataclass(frozen=True)
+class RecoveryPoint:
+    """A recovery point in memory."""
+
+    manifest: Manifest
+    """What it is."""
+    tensors: dict[str, torch.Tensor]
+    """Every tensor by name, on the CPU."""
+
+
+def pack_tensors(tensors: dict[str, torch.Tensor]) -> bytes:
+    """Return `tensors` as the bytes of a safetensors file.
+
+    Raises:
+        RecoveryPointError: an element type or a memory layout that the format does not have.
+    """
+    try:
+        return safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()})
+    except (KeyError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
+        raise RecoveryPointError(None, f"tensors cannot be stored: {error}") from error
+
+
+def unpack_tensors(data: bytes, path: Path | None = None) -> dict[str, torch.Tensor]:
+    """Read the bytes of a safetensors file.
+
+    Raises:
+        RecoveryPointError: not a safetensors file, truncated, or an unknown element type.
+    """
+    try:
+        return safetensors.torch.load(data)
+    except (KeyError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
+        raise RecoveryPointError(path, f"not a safetensors file: {error}") from error
+
+
+def read_recovery_point(directory: Path) -> RecoveryPoint:
+    """Read and check a published recovery point.
+
+    Raises:
+        RecoveryPointError: no manifest (not published), a manifest that does not fit the format, a state file that is
+            missing or not the one the manifest was written for.
+    """
+    path = directory / MANIFEST_FILE
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecoveryPointError(path, f"not a recovery point, its manifest cannot be read: {error}") from error
+    state_path = directory / STATE_FILE
+    try:
+        data = state_path.read_bytes()
+    except OSError as error:
+        raise RecoveryPointError(state_path, f"the state file cannot be read: {error}") from error
+    return decode_recovery_point(text, data, path)
+
+
+def decode_recovery_point(manifest_json: str, state: bytes, path: Path | None = None) -> RecoveryPoint:
+    """Build a recovery point from its manifest and the bytes of its state file, checking one against the other.
+
+    Raises:
+        RecoveryPointError: see `read_recovery_point`.
+    """
+    try:
+        manifest = Manifest.model_validate_json(manifest_json)
+    except ValidationError as error:
+        raise RecoveryPointError(path, f"the manifest does not fit the format: {error}") from error
+    if manifest.schema_version != SCHEMA:
+        raise RecoveryPointError(path, f"schema {manifest.schema_version}, this program reads {SCHEMA}")
+    if len(state) != manifest.state_bytes or hashlib.sha256(state).hexdigest() != manifest.state_sha256:
+        raise RecoveryPointError(path, "the state file is damaged: length or SHA-256 differ from the manifest")
+    tensors = unpack_tensors(state, path)
+    declared = {entry.name for entry in manifest.objects}
+    undeclared = sorted(set(tensors) - declared)
+    if undeclared:
+        raise RecoveryPointError(path, f"tensors without an entry in the manifest: {undeclared[:5]}")
+    if any(entry.step != manifest.step for entry in manifest.objects):
+        raise RecoveryPointError(path, f"objects of different steps, expected all of step {manifest.step}")
+    return RecoveryPoint(manifest, tensors)

@@ -1,0 +1,51 @@
+"""Constants of the data plane, the one place for them: `p4src/include/constants.p4` is generated from this file."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+MAX_FLOWS = 1024
+"""Flows that one switch can replicate: size of the register arrays and of the `replicate` table."""
+MAX_HOSTS = 1024
+"""MAC addresses that one switch can forward to."""
+MAX_SHADOWS = 256
+"""Shadow nodes (replica ids) that one switch can serve."""
+MAX_RDMA_FLOWS = 1024
+"""RoCEv2 queue pairs that one switch can replicate, for IPv4 and IPv6 each."""
+FLOOD_GROUP = 0xFFFE
+"""Multicast group of broadcast and multicast frames: every host port, no shadow port."""
+FIRST_RID = 1
+"""Replica id 0 is the original packet, shadows begin here."""
+
+
+class NotReplicated(IntEnum):
+    """Why a packet was not replicated, or was dropped: index of the `not_replicated` counter."""
+
+    UNTAGGED = 0
+    """A TCP packet that no `replicate` entry matches (other traffic, reduce-scatter, later hops): the normal case."""
+    UNKNOWN_ISN = 1
+    """Tagged, but neither the registers nor `flow_base` know the connection's initial sequence number."""
+    LATE_CONNECTION = 2
+    """Tagged, from another source port than the flow's newest connection: a late segment of an old one."""
+    NO_GROUP = 3
+    """The flow's entry names no multicast group."""
+    UNSUPPORTED_HEADER = 4
+    """TCP behind IPv4 options, in a fragment or cut short: the data plane does not look for its ports."""
+    FROM_SHADOW = 5
+    """Came in at a shadow node's port: dropped, nothing that a shadow sends reaches a rank."""
+    UNKNOWN_DESTINATION = 6
+    """No such unicast MAC address: dropped."""
+    NONE = 7
+    """Replicated, flooded, or not a candidate (not TCP and no RoCEv2 entry)."""
+
+
+P4_CONSTANTS: dict[str, tuple[str, int]] = {
+    "MAX_FLOWS": ("", MAX_FLOWS),
+    "MAX_HOSTS": ("", MAX_HOSTS),
+    "MAX_SHADOWS": ("", MAX_SHADOWS),
+    "MAX_RDMA_FLOWS": ("", MAX_RDMA_FLOWS),
+    "FLOOD_GROUP": ("group_id_t", FLOOD_GROUP),
+    "REASONS": ("", len(NotReplicated)),
+    **{f"REASON_{reason.name}": ("reason_t", int(reason)) for reason in NotReplicated},
+}
+"""What `constants.p4` holds: name -> (P4 type, value); values without a type are sizes and become macros."""

@@ -1,0 +1,20 @@
+// Generated from p4src/constants.py by `make p4`; do not edit.
+#ifndef CHECKMATE_CONSTANTS
+#define CHECKMATE_CONSTANTS
+
+#define MAX_FLOWS 1024
+#define MAX_HOSTS 1024
+#define MAX_SHADOWS 256
+#define MAX_RDMA_FLOWS 1024
+const group_id_t FLOOD_GROUP = 65534;
+#define REASONS 8
+const reason_t REASON_UNTAGGED = 0;
+const reason_t REASON_UNKNOWN_ISN = 1;
+const reason_t REASON_LATE_CONNECTION = 2;
+const reason_t REASON_NO_GROUP = 3;
+const reason_t REASON_UNSUPPORTED_HEADER = 4;
+const reason_t REASON_FROM_SHADOW = 5;
+const reason_t REASON_UNKNOWN_DESTINATION = 6;
+const reason_t REASON_NONE = 7;
+
+#endif

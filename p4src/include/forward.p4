@@ -1,0 +1,51 @@
+// Layer 2: known unicast to its port, broadcast and multicast to the flood group. What shadows send goes nowhere.
+#ifndef CHECKMATE_FORWARD
+#define CHECKMATE_FORWARD
+
+control Forward(in headers_t hdr, inout metadata_t meta) {
+    @name(".drop_from_shadow")
+    action drop_from_shadow() {
+        meta.drop = 1;
+        meta.reason = REASON_FROM_SHADOW;
+    }
+
+    @name(".shadow_ports")
+    table shadow_ports {
+        key = { meta.ingress_port: exact @name("ingress_port"); }
+        actions = { drop_from_shadow; @defaultonly NoAction; }
+        const default_action = NoAction();
+        size = MAX_SHADOWS;
+    }
+
+    @name(".set_port")
+    action set_port(port_id_t port) {
+        meta.egress_port = port;
+    }
+
+    @name(".drop_unknown")
+    action drop_unknown() {
+        meta.drop = 1;
+        meta.reason = REASON_UNKNOWN_DESTINATION;
+    }
+
+    @name(".l2_forward")
+    table l2_forward {
+        key = { hdr.ethernet.dst_addr: exact @name("dst_addr"); }
+        actions = { set_port; @defaultonly drop_unknown; }
+        const default_action = drop_unknown();
+        size = MAX_HOSTS;
+    }
+
+    apply {
+        if (!shadow_ports.apply().hit) {
+            if (hdr.ethernet.dst_addr[40:40] == 1) {
+                meta.group = FLOOD_GROUP;
+                meta.flooded = 1;
+            } else {
+                l2_forward.apply();
+            }
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,46 @@
+// What the shared controls decide. A shim per architecture copies ports, group, rid and drop from and to the target.
+#ifndef CHECKMATE_METADATA
+#define CHECKMATE_METADATA
+
+typedef bit<16> port_id_t;   // as wide as the widest target's port
+typedef bit<16> group_id_t;  // multicast group, 0 is none
+typedef bit<16> rid_t;       // replica id: 0 is the original, others name a shadow node
+typedef bit<16> flow_id_t;
+typedef bit<8> reason_t;     // why a packet is not replicated: index of a counter
+
+// Sent to the controller for every connection that begins.
+struct flow_start_t {
+    flow_id_t flow_id;
+    bit<32> isn;
+    ipv4_addr_t src_addr;
+    ipv4_addr_t dst_addr;
+    bit<16> src_port;
+    bit<16> dst_port;
+}
+
+struct metadata_t {
+    port_id_t ingress_port;
+    port_id_t egress_port;  // of a unicast packet
+    group_id_t group;       // of a flooded or replicated packet
+    rid_t rid;              // known in egress
+    bit<1> drop;
+    bit<1> flooded;
+    reason_t reason;
+    bit<1> flow_started;    // tell the controller
+    bit<1> replica_tcp;     // replicas of this packet get the shadow's address, port and stream position
+    flow_id_t flow_id;
+    group_id_t replica_group;
+    bit<32> isn;
+    bit<32> position;       // sequence number relative to the ISN
+    ipv4_addr_t shadow_ip;
+    bit<16> shadow_port;
+    bit<1> rewritten;       // checksums need their incremental update
+    // Complements of what the rewriting changes (RFC 1624: HC' = ~(~HC + ~m + m')).
+    bit<16> not_ipv4_checksum;
+    bit<16> not_tcp_checksum;
+    bit<32> not_dst_addr;
+    bit<16> not_dst_port;
+    bit<32> not_seq;
+}
+
+#endif

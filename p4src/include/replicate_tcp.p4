@@ -1,0 +1,69 @@
+// Tagged TCP segments: which flow, and which position in its stream. ConnectionMemory is the architecture's own
+// (registers differ); it remembers ISN and source port of each flow's newest connection.
+#ifndef CHECKMATE_REPLICATE_TCP
+#define CHECKMATE_REPLICATE_TCP
+
+control ReplicateTcp(in headers_t hdr, inout metadata_t meta) {
+    ConnectionMemory() memory;
+    DIRECT_COUNTER replicate_counter;
+
+    @name(".replicate_flow")
+    action replicate_flow(flow_id_t flow_id, group_id_t group) {
+        meta.flow_id = flow_id;
+        meta.replica_group = group;
+        replicate_counter.count();
+    }
+
+    @name(".replicate")
+    table replicate {
+        key = {
+            hdr.ipv4.src_addr: exact @name("src_addr");
+            hdr.ipv4.dst_addr: exact @name("dst_addr");
+            hdr.tcp.dst_port: exact @name("dst_port");
+            hdr.ipv4.dscp: exact @name("dscp");
+        }
+        actions = { replicate_flow; @defaultonly NoAction; }
+        const default_action = NoAction();
+        counters = replicate_counter;
+        size = MAX_FLOWS;
+    }
+
+    @name(".set_isn")
+    action set_isn(bit<32> isn) {
+        meta.isn = isn;
+        meta.reason = REASON_NONE;
+    }
+
+    // Connections that began before this switch knew them (restart, failover). The source port is part of the key, so
+    // that an old entry never fits a new connection.
+    @name(".flow_base")
+    table flow_base {
+        key = {
+            meta.flow_id: exact @name("flow_id");
+            hdr.tcp.src_port: exact @name("src_port");
+        }
+        actions = { set_isn; @defaultonly NoAction; }
+        const default_action = NoAction();
+        size = MAX_FLOWS;
+    }
+
+    apply {
+        if (!replicate.apply().hit) {
+            meta.reason = REASON_UNTAGGED;
+        } else if (meta.replica_group == 0) {
+            meta.reason = REASON_NO_GROUP;
+        } else {
+            memory.apply(hdr, meta);
+            if (meta.reason == REASON_UNKNOWN_ISN) {
+                flow_base.apply();
+            }
+            if (meta.reason == REASON_NONE) {
+                meta.position = hdr.tcp.seq - meta.isn;
+                meta.replica_tcp = 1;
+                meta.group = meta.replica_group;
+            }
+        }
+    }
+}
+
+#endif

@@ -1,0 +1,21 @@
+"""P4Runtime server of the embedded switch: `Device` holds the state, `serve` puts it on gRPC."""
+
+from __future__ import annotations
+
+from softswitch.p4rt.device import Device, DeviceStats, Frames, Stream
+from softswitch.p4rt.errors import BatchError, Code, P4RuntimeError
+from softswitch.p4rt.pipeline import Pipeline
+from softswitch.p4rt.server import ServerHandle, serve
+
+__all__ = [
+    "BatchError",
+    "Code",
+    "Device",
+    "DeviceStats",
+    "Frames",
+    "P4RuntimeError",
+    "Pipeline",
+    "ServerHandle",
+    "Stream",
+    "serve",
+]

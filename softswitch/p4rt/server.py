@@ -1,0 +1,100 @@
+"""A gRPC server for a device, to be started and closed inside any process."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+
+import grpc
+from finsy.proto import p4r_grpc
+
+from softswitch.p4rt.device import Device
+from softswitch.p4rt.errors import Code, P4RuntimeError
+from softswitch.p4rt.service import P4RuntimeService
+
+MAX_STREAMS = 16
+"""StreamChannels served at a time, as upstream BMv2."""
+
+_UNARY_THREADS = 8
+_MAX_MESSAGE = 128 * 1024 * 1024
+
+
+class ServerHandle:
+    """A running server.
+
+    Attributes:
+        host: host part of the address that was asked for.
+        port: TCP port that it listens on.
+    """
+
+    def __init__(self, server: grpc.Server, pool: ThreadPoolExecutor, host: str, port: int) -> None:
+        self._server = server
+        self._pool = pool
+        self.host = host
+        self.port = port
+
+    @property
+    def address(self) -> str:
+        """`host:port` for clients."""
+        return f"{self.host}:{self.port}"
+
+    def close(self, grace_s: float = 0.5) -> None:
+        """Stop serving; RPCs in progress get `grace_s` seconds to end. Closing twice does nothing."""
+        self._server.stop(grace_s).wait()
+        self._pool.shutdown(wait=True)
+
+    def __enter__(self) -> ServerHandle:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def serve(
+    device: Device, address: str = "127.0.0.1:0", *, credentials: grpc.ServerCredentials | None = None
+) -> ServerHandle:
+    """Serve P4Runtime for `device`.
+
+    Args:
+        device: the device; a process may serve any number of them, each at its own address.
+        address: `host:port`; port 0 takes a free one.
+        credentials: TLS of the server, None for plain text.
+
+    Returns:
+        The running server, with the bound port.
+
+    Raises:
+        P4RuntimeError: FAILED_PRECONDITION when the address cannot be bound, for instance because it is taken.
+    """
+    pool = ThreadPoolExecutor(MAX_STREAMS + _UNARY_THREADS, thread_name_prefix="p4rt")
+    server = grpc.server(
+        pool,
+        options=[
+            # Without this Linux lets two servers listen at one port, and clients reach either.
+            ("grpc.so_reuseport", 0),
+            ("grpc.max_receive_message_length", _MAX_MESSAGE),
+            ("grpc.max_send_message_length", _MAX_MESSAGE),
+        ],
+    )
+    p4r_grpc.add_P4RuntimeServicer_to_server(P4RuntimeService(device, MAX_STREAMS), server)
+    try:
+        if credentials is None:
+            port = server.add_insecure_port(address)
+        else:
+            port = server.add_secure_port(address, credentials)
+    except RuntimeError as error:
+        pool.shutdown(wait=False)
+        raise _cannot_bind(address) from error
+    if port == 0:
+        pool.shutdown(wait=False)
+        raise _cannot_bind(address)
+    server.start()
+    return ServerHandle(server, pool, address.rpartition(":")[0], port)
+
+
+def _cannot_bind(address: str) -> P4RuntimeError:
+    return P4RuntimeError(
+        Code.FAILED_PRECONDITION, f"cannot listen at {address}: is it taken, or not an address of this host?"
+    )

@@ -1,0 +1,146 @@
+"""The gRPC face of a device: P4Runtime RPCs translated to calls of `Device`, errors to gRPC statuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from threading import BoundedSemaphore, Thread
+from typing import NoReturn
+
+import grpc
+from finsy.proto import p4r, p4r_grpc
+
+from softswitch.p4rt.device import Device, Stream
+from softswitch.p4rt.errors import BatchError, Code, P4RuntimeError
+from softswitch.p4rt.outbox import Outbox
+
+API_VERSION = "1.4.0"
+"""P4Runtime API version that Capabilities reports."""
+
+READ_CHUNK = 256
+"""Entities per ReadResponse, which keeps a message far below the 4 MB that clients accept by default."""
+
+_STATUS = {code.value[0]: code for code in grpc.StatusCode}
+
+
+class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
+    """Serves one device.
+
+    Args:
+        device: the device.
+        max_streams: StreamChannel RPCs at a time; further ones end with RESOURCE_EXHAUSTED. Each holds a thread of
+            the server, so the server must have more threads than this.
+    """
+
+    def __init__(self, device: Device, max_streams: int) -> None:
+        self._device = device
+        self._max_streams = max_streams
+        self._slots = BoundedSemaphore(max_streams)
+
+    def Write(self, request: p4r.WriteRequest, context: grpc.ServicerContext) -> p4r.WriteResponse:
+        """Handle a batch of updates."""
+        try:
+            self._device.write(request)
+        except P4RuntimeError as error:
+            _abort(context, error)
+        return p4r.WriteResponse()
+
+    def Read(
+        self, request: p4r.ReadRequest, context: grpc.ServicerContext
+    ) -> Iterator[p4r.ReadResponse]:
+        """Answer a batch of reads, the valid ones even when others are not."""
+        try:
+            entities, error = self._device.read(request)
+        except P4RuntimeError as refused:
+            _abort(context, refused)
+        for start in range(0, len(entities), READ_CHUNK):
+            yield p4r.ReadResponse(entities=entities[start : start + READ_CHUNK])
+        if error is not None:
+            _abort(context, error)
+
+    def SetForwardingPipelineConfig(
+        self, request: p4r.SetForwardingPipelineConfigRequest, context: grpc.ServicerContext
+    ) -> p4r.SetForwardingPipelineConfigResponse:
+        """Verify, save or put in force a program."""
+        try:
+            self._device.set_pipeline(request)
+        except P4RuntimeError as error:
+            _abort(context, error)
+        return p4r.SetForwardingPipelineConfigResponse()
+
+    def GetForwardingPipelineConfig(
+        self, request: p4r.GetForwardingPipelineConfigRequest, context: grpc.ServicerContext
+    ) -> p4r.GetForwardingPipelineConfigResponse:
+        """Return the program."""
+        try:
+            return self._device.get_pipeline(request)
+        except P4RuntimeError as error:
+            _abort(context, error)
+
+    def Capabilities(
+        self, request: p4r.CapabilitiesRequest, context: grpc.ServicerContext
+    ) -> p4r.CapabilitiesResponse:
+        """Return the API version."""
+        try:
+            if request.device_id:
+                self._device.check_device(request.device_id)
+        except P4RuntimeError as error:
+            _abort(context, error)
+        return p4r.CapabilitiesResponse(p4runtime_api_version=API_VERSION)
+
+    def StreamChannel(
+        self, request_iterator: Iterator[p4r.StreamMessageRequest], context: grpc.ServicerContext
+    ) -> Iterator[p4r.StreamMessageResponse]:
+        """Serve the stream of one client until it ends it, breaks, or is refused."""
+        if not self._slots.acquire(blocking=False):
+            _abort(
+                context,
+                P4RuntimeError(
+                    Code.RESOURCE_EXHAUSTED, f"{self._max_streams} streams are open, no more are served"
+                ),
+            )
+        outbox = Outbox()
+        stream = self._device.open_stream(outbox.put)
+        refusals: list[P4RuntimeError] = []
+        try:
+            if context.add_callback(outbox.close):
+                reader = Thread(
+                    target=_read_requests,
+                    args=(self._device, stream, request_iterator, outbox, refusals),
+                    name="p4rt-stream",
+                    daemon=True,
+                )
+                reader.start()
+                yield from outbox
+        finally:
+            self._device.close_stream(stream)
+            self._slots.release()
+        if refusals:
+            _abort(context, refusals[0])
+
+
+def _read_requests(
+    device: Device,
+    stream: Stream,
+    requests: Iterator[p4r.StreamMessageRequest],
+    outbox: Outbox,
+    refusals: list[P4RuntimeError],
+) -> None:
+    """Feed a client's messages to the device; runs in the stream's own thread, as reading blocks."""
+    try:
+        for request in requests:
+            device.receive(stream, request)
+    except P4RuntimeError as error:
+        refusals.append(error)
+    except grpc.RpcError:
+        pass  # the client is gone; close_stream tells the others
+    finally:
+        outbox.close()
+
+
+def _abort(context: grpc.ServicerContext, error: P4RuntimeError) -> NoReturn:
+    """End the RPC with the status of `error`; a batch carries one p4.v1.Error per update."""
+    if isinstance(error, BatchError):
+        details = error.to_status().SerializeToString()
+        context.set_trailing_metadata((("grpc-status-details-bin", details),))
+    context.abort(_STATUS[int(error.code)], error.message)
+    raise AssertionError("context.abort returned")

@@ -1,0 +1,1 @@
+"""The compiled program: BMv2 JSON read, checked and turned into typed objects."""

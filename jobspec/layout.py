@@ -76,7 +76,7 @@ class Layout:
             ValueError: slots overlap, leave a hole, or differ in type from their bucket.
         """
         filled = [0] * len(self.buckets)
-        for slot in sorted(self.slots, key=lambda slot: (slot.bucket, slot.offset)):
+        for slot in sorted(self.slots, key=lambda slot: (slot.bucket, slot.offset, slot.param.elements)):
             if not 0 <= slot.bucket < len(self.buckets):
                 raise ValueError(f"parameter {slot.param.name!r} is in bucket {slot.bucket}, which does not exist")
             bucket = self.buckets[slot.bucket]

@@ -1,10 +1,10 @@
 """One rank's half of the ring all-reduce as a pure object: stream bytes in, stream bytes out.
 
-The rank sends, per channel, the frames of its own `FlowShape` in the order of `jobspec.schedule`, and receives
-those of its predecessor. Pipelining has the grain of a frame: the outgoing frame of hop j >= 1 (counting the
-2(N-1) hops of both phases) may go as soon as the incoming frame with the same bucket, chunk and element offset of
-hop j - 1 was taken in. Reduce-scatter frames are added to the rank's own elements, all-gather frames replace them,
-so that at the end all ranks hold the very same bytes.
+The rank sends, per channel, the frames of its own `FlowShape` in the order of `jobspec.schedule`, and
+receives those of its predecessor. Pipelining has the grain of a frame: the outgoing frame of hop j >= 1
+(counting the 2(N-1) hops of both phases) may go as soon as the incoming frame with the same bucket, chunk
+and element offset of hop j - 1 was taken in. Reduce-scatter frames are added to the rank's own elements,
+all-gather frames replace them, so that at the end all ranks hold the very same bytes.
 """
 
 from __future__ import annotations
@@ -100,17 +100,18 @@ class _Channel:
 class RingRunner:
     """All-reduces (sums) the buckets of one step after another; knows neither packets nor time."""
 
-    def __init__(self, place: RingPlace, layout: Layout) -> None:
+    def __init__(self, place: RingPlace, layout: Layout, first_step: int = 1) -> None:
         """Prepare the streams.
 
         Args:
             place: the rank.
             layout: layout of every step that this runner will run.
+            first_step: step at the beginning of the streams, from 1.
         """
         self.place = place
         self.layout = layout
-        self.step = 0
-        """Step that runs or ran last, 0 before the first."""
+        self.step = first_step - 1
+        """Step that runs or ran last; one less than the first step before that."""
         self.stream_bytes = 0
         """Bytes handed out for the running (or last) step, frame headers included."""
         self.tagged_bytes = 0
@@ -123,17 +124,17 @@ class RingRunner:
         """Begin the all-reduce of `step`; the buckets are changed in place until `done`.
 
         Args:
-            step: training step, larger than the last one.
+            step: training step, the one after the last: stream positions leave no room for skipped steps.
             buckets: flat, contiguous CPU tensors, one a bucket of the layout, in its order.
 
         Raises:
-            RingError: the last step is not done, the step or a bucket does not fit, or bytes that arrived early
-                are not those of this step.
+            RingError: the last step is not done, the step or a bucket does not fit, or bytes that arrived
+                early are not those of this step.
         """
         if not self.done:
             raise self._error("start", f"step {self.step} is still running", step=step)
-        if step <= self.step:
-            raise self._error("start", f"expected a step after {self.step}", step=step)
+        if step != self.step + 1:
+            raise self._error("start", f"expected step {self.step + 1}", step=step)
         self._check(step, buckets)
         if self._buckets:
             for channel in self._channels:
@@ -192,6 +193,16 @@ class RingRunner:
             for state in self._channels
         )
 
+    def waits_for(self) -> str:
+        """Describe what the step still lacks, for errors; empty when it is done."""
+        parts = []
+        for index, state in enumerate(self._channels):
+            frames = len(state.incoming.frames)
+            if self._buckets and state.taken < frames:
+                flow = self.place.incoming_flows[index]
+                parts.append(f"{frames - state.taken} of {frames} frames of flow {flow}")
+        return ", ".join(parts)
+
     @property
     def frames_taken(self) -> int:
         """Incoming frames of the step that were taken in so far: a measure of progress."""
@@ -201,7 +212,7 @@ class RingRunner:
         place = self.place
         outgoing = step_plan(place.shape(place.rank, channel), self.layout)
         incoming = step_plan(place.shape(place.predecessor, channel), self.layout)
-        arrival = {(slot.bucket, _hop(slot, place), slot.element_offset): slot.index for slot in incoming.frames}
+        arrival = {(s.bucket, _hop(s, place), s.element_offset): s.index for s in incoming.frames}
         needs = tuple(
             arrival[slot.bucket, hop - 1, slot.element_offset] + 1 if (hop := _hop(slot, place)) else 0
             for slot in outgoing.frames

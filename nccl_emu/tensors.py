@@ -12,4 +12,4 @@ TORCH_DTYPES: dict[DType, torch.dtype] = {dtype: getattr(torch, dtype.label) for
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:
     """Return the bytes of a contiguous CPU tensor, without a copy: writing to them writes to the tensor."""
-    return memoryview(tensor.detach().reshape(-1).view(torch.uint8).numpy())
+    return tensor.detach().reshape(-1).view(torch.uint8).numpy().data

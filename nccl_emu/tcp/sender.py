@@ -33,7 +33,7 @@ class Sender:
     """
 
     def __init__(self, config: TcpConfig, stats: TcpStats, buffer: SendBuffer | None = None) -> None:
-        """Begin before the SYN, with the data of `buffer` where there is some; `stats` is updated in place."""
+        """Begin before the SYN, with the data of `buffer` if given; `stats` is updated in place."""
         self.buffer = SendBuffer() if buffer is None else buffer
         self.una = 0
         self.next = 0

@@ -1,8 +1,8 @@
 """Client arbitration: which client of each role is the primary. Pure state; the caller delivers the messages.
 
-P4Runtime specification, section "Client Arbitration and Controller Replication". In particular, when the primary
-goes, no backup is promoted on its own: backups are told (NOT_FOUND), and the first that sends an election id at
-least as high as the highest ever seen becomes the primary.
+P4Runtime specification, section "Client Arbitration and Controller Replication". In particular, when the
+primary goes, no backup is promoted on its own: backups are told (NOT_FOUND), and the first that sends an
+election id at least as high as the highest ever seen becomes the primary.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Notification = tuple[Client, p4r.StreamMessageResponse]
 
 
 def role_key(name: str, numeric_id: int = 0) -> str:
-    """Return the key of a role: its name, or for clients older than P4Runtime 1.4 its number; "" is the default."""
+    """Return the key of a role: its name, or the number that clients before P4Runtime 1.4 send; "" if none."""
     return name or (f"#{numeric_id}" if numeric_id else "")
 
 
@@ -122,7 +122,8 @@ class Arbiter:
         """Return the rights of the primary of role `key`, for a Write or a pipeline change.
 
         Raises:
-            P4RuntimeError: NOT_FOUND for a role that no client ever had, PERMISSION_DENIED when `election_id` is
+            P4RuntimeError: NOT_FOUND for a role that no client ever had, PERMISSION_DENIED when `election_id`
+            is
                 not the one of the role's present primary.
         """
         rights = self.rights(key)

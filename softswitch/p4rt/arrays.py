@@ -1,7 +1,8 @@
 """CounterEntry and RegisterEntry: the indexed arrays of one pipeline.
 
-P4Runtime specification, sections "CounterEntry" and "RegisterEntry". (Upstream BMv2 answers register reads and
-writes with UNIMPLEMENTED; here they work. A client that must run on both uses tables, digests and counters.)
+P4Runtime specification, sections "CounterEntry" and "RegisterEntry". (Upstream BMv2 answers register reads
+and writes with UNIMPLEMENTED; here they work. A client that must run on both uses tables, digests and
+counters.)
 """
 
 from __future__ import annotations
@@ -139,5 +140,7 @@ def _indices(info: ArrayInfo, entry: p4r.CounterEntry | p4r.RegisterEntry) -> ra
     if index < 0:
         raise invalid(f"{info.name}: index {index} is negative")
     if index >= info.size:
-        raise P4RuntimeError(Code.OUT_OF_RANGE, f"{info.name}: index {index} is not below its size {info.size}")
+        raise P4RuntimeError(
+            Code.OUT_OF_RANGE, f"{info.name}: index {index} is not below its size {info.size}"
+        )
     return range(index, index + 1)

@@ -1,4 +1,5 @@
-"""P4Runtime byte strings: unsigned and signed integers in big-endian order, canonical (shortest) on the way out.
+"""P4Runtime byte strings: unsigned and signed integers in big-endian order, canonical (shortest) on the way
+out.
 
 P4Runtime specification, section "Bytestrings".
 """

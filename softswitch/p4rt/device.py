@@ -1,7 +1,7 @@
 """One P4Runtime device: packets on one side, clients on the other, one lock between them.
 
-No sockets, threads or clocks: drivers call `inject` and `poll` with the time, the gRPC service (or a program in the same
-process) calls the control methods, from any thread.
+No sockets, threads or clocks: drivers call `inject` and `poll` with the time, the gRPC service (or a program
+in the same process) calls the control methods, from any thread.
 """
 
 from __future__ import annotations
@@ -60,8 +60,8 @@ class Device:
         cpu_port: port of packet-in and packet-out, None for none.
         drop_port: port that stands for "drop".
         time_origin_ns: nanoseconds since the epoch at `now_us` 0; only for the timestamps in messages.
-        wake: called, from any thread and with the lock held, when `poll` has something to do; must not block or
-            call back into the device.
+        wake: called, from any thread and with the lock held, when `poll` has something to do; must not block
+            or call back into the device.
 
     Attributes:
         stats: what could not be delivered.
@@ -87,10 +87,13 @@ class Device:
         self._streams: dict[int, Stream] = {}
         self._packet_outs: deque[bytes] = deque()
         self._core: SwitchCore | None = None  # the core that packets go through
-        self._committed: Pipeline | None = None  # its P4Runtime side; None for a program loaded without P4Info
+        self._committed: Pipeline | None = (
+            None  # its P4Runtime side; None for a program loaded without P4Info
+        )
         self._saved: Pipeline | None = None  # saved by VERIFY_AND_SAVE, not yet committed
 
-    # -- data plane ------------------------------------------------------------------------------------------------
+    # -- data plane
+    # ------------------------------------------------------------------------------------------------
 
     def load(self, config: bytes | str) -> None:
         """Run a BMv2 JSON without P4Info, as `simple_switch_grpc FILE` does; clients still see no pipeline.
@@ -105,7 +108,8 @@ class Device:
     def inject(self, port: int, frame: bytes, now_us: int) -> Frames:
         """Process a frame that arrived at `port` at time `now_us` (microseconds) and return what to transmit.
 
-        Packets for the CPU port become packet-ins and digests go to their lists. A device without a program drops.
+        Packets for the CPU port become packet-ins and digests go to their lists. A device without a program
+        drops.
         """
         with self._lock:
             frames = self._process(port, frame, now_us)
@@ -129,7 +133,8 @@ class Device:
             deadlines = (queue.deadline_us() for _, queue in self._committed.digests.queues())
             return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
-    # -- unary control ---------------------------------------------------------------------------------------------
+    # -- unary control
+    # ---------------------------------------------------------------------------------------------
 
     def write(self, request: p4r.WriteRequest) -> None:
         """Handle a Write.
@@ -148,7 +153,8 @@ class Device:
             self._wake()
 
     def read(self, request: p4r.ReadRequest) -> tuple[list[p4r.Entity], BatchError | None]:
-        """Handle a Read; return the entities and the error to end the RPC with, if some requests were invalid.
+        """Handle a Read; return the entities and the error to end the RPC with, if some requests were
+        invalid.
 
         Raises:
             P4RuntimeError: the request as a whole is refused.
@@ -229,7 +235,8 @@ class Device:
         """
         self._check_device(device_id)
 
-    # -- streams ---------------------------------------------------------------------------------------------------
+    # -- streams
+    # ---------------------------------------------------------------------------------------------------
 
     def open_stream(self, deliver: Deliver) -> Stream:
         """Register a client's stream; it takes part once it has sent an arbitration message."""
@@ -248,7 +255,8 @@ class Device:
         """Handle a message that a client sent on its stream.
 
         Raises:
-            P4RuntimeError: the stream must be ended with this error (arbitration only; other errors are answered
+            P4RuntimeError: the stream must be ended with this error (arbitration only; other errors are
+            answered
                 on the stream).
         """
         form = message.WhichOneof("update")
@@ -268,7 +276,8 @@ class Device:
             except P4RuntimeError as error:
                 stream.deliver(_stream_error(message, error))
 
-    # -- internals (the lock is held) ------------------------------------------------------------------------------
+    # -- internals (the lock is held)
+    # ------------------------------------------------------------------------------
 
     def _process(self, port: int, frame: bytes, now_us: int) -> Frames:
         if self._core is None:
@@ -302,9 +311,13 @@ class Device:
         if self._committed is None:
             raise P4RuntimeError(Code.FAILED_PRECONDITION, self._no_pipeline())
         if self.cpu_port is None:
-            raise P4RuntimeError(Code.FAILED_PRECONDITION, "packet-out: this switch has no CPU port (--cpu-port)")
+            raise P4RuntimeError(
+                Code.FAILED_PRECONDITION, "packet-out: this switch has no CPU port (--cpu-port)"
+            )
         if len(self._packet_outs) >= MAX_PACKET_OUTS:
-            raise P4RuntimeError(Code.RESOURCE_EXHAUSTED, f"packet-out: {MAX_PACKET_OUTS} packets wait already")
+            raise P4RuntimeError(
+                Code.RESOURCE_EXHAUSTED, f"packet-out: {MAX_PACKET_OUTS} packets wait already"
+            )
         self._packet_outs.append(build_packet_out(self._committed.schema.packet_out, packet))
         self._wake()
 
@@ -378,7 +391,7 @@ class Device:
 
 
 def _stream_error(message: p4r.StreamMessageRequest, error: P4RuntimeError) -> p4r.StreamMessageResponse:
-    """Return the StreamError for a refused message, with the message in it so that the client can tell which."""
+    """Return the StreamError for a refused message, with the message inside: the client can tell which."""
     answer = p4r.StreamError(canonical_code=int(error.code), message=error.message, space=ERROR_SPACE)
     form = message.WhichOneof("update")
     if form == "packet":

@@ -1,8 +1,9 @@
 """Digest messages bundled into DigestLists: buffering, duplicate suppression, acknowledgement.
 
-P4Runtime specification, section "DigestEntry". Time is an argument (microseconds); nothing here reads a clock.
-Beyond the specification: while no client can receive a digest, messages wait in the buffer (a digest of a
-connection's first packet is not repeated by the data plane, and must survive a restart of the controller).
+P4Runtime specification, section "DigestEntry". Time is an argument (microseconds); nothing here reads a
+clock. Beyond the specification: while no client can receive a digest, messages wait in the buffer (a digest
+of a connection's first packet is not repeated by the data plane, and must survive a restart of the
+controller).
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ ERROR_SPACE = "softswitch"
 """`space` of every p4.v1.Error and p4.v1.StreamError that this server makes."""
 
 _DETAILS_BUDGET = 5000
-"""Bytes of per-update messages that still fit a client's default limit of 8 kB of metadata (base64 included)."""
+"""Bytes of details that still fit a client's default limit of 8 kB of metadata (base64 included)."""
 
 
 class Code(IntEnum):
@@ -66,8 +66,8 @@ class BatchError(P4RuntimeError):
     def to_status(self) -> rpc_status.Status:
         """Return the google.rpc.Status with exactly one packed p4.v1.Error per update.
 
-        The status travels as HTTP/2 metadata, and clients refuse metadata beyond 8 kB by default. Codes matter
-        more than texts, so the texts of a large batch are shortened until the whole fits.
+        The status travels as HTTP/2 metadata, and clients refuse metadata beyond 8 kB by default. Codes
+        matter more than texts, so the texts of a large batch are shortened until the whole fits.
         """
         failed = sum(result is not None for result in self.results)
         overhead = 48 * len(self.results)

@@ -65,7 +65,8 @@ def parse_action(schema: Schema, table: TableInfo, action: p4r.TableAction, *, d
         default: whether it is for the default entry (decides about the scope).
 
     Raises:
-        P4RuntimeError: INVALID_ARGUMENT for an action the table lacks, or parameters that are missing, unknown,
+        P4RuntimeError: INVALID_ARGUMENT for an action the table lacks, or parameters that are missing,
+        unknown,
             given twice or too wide; PERMISSION_DENIED for an action outside its scope.
     """
     kind = action.WhichOneof("type")
@@ -73,7 +74,9 @@ def parse_action(schema: Schema, table: TableInfo, action: p4r.TableAction, *, d
         raise invalid(f"table {table.name}: a direct table takes TableAction.action, not {kind or 'nothing'}")
     scope = table.scopes.get(action.action.action_id)
     if scope is None:
-        raise invalid(f"table {table.name}: action id {action.action.action_id} is not an action of the table")
+        raise invalid(
+            f"table {table.name}: action id {action.action.action_id} is not an action of the table"
+        )
     info = schema.actions[action.action.action_id]
     if scope is (Scope.ENTRY_ONLY if default else Scope.DEFAULT_ONLY):
         where = "as the default action" if default else "in an entry"
@@ -131,7 +134,9 @@ def _parse_field(table: TableInfo, field: MatchField, match: p4r.FieldMatch | No
         value = decode_unsigned(match.lpm.value, field.width, what)
         length = match.lpm.prefix_len
         if not 1 <= length <= field.width:
-            raise invalid(f"{what}: prefix_len {length} is not in 1..{field.width}; leave out a don't care field")
+            raise invalid(
+                f"{what}: prefix_len {length} is not in 1..{field.width}; leave out a don't care field"
+            )
         if value & ((1 << (field.width - length)) - 1):
             raise invalid(f"{what}: bits below the prefix of {length} must be 0 in {value:#x}")
         return Lpm(value, length)

@@ -66,11 +66,12 @@ class Pipeline:
     ) -> None:
         """Apply a batch.
 
-        The caller holds the lock of the device for the whole batch, so no packet sees a part of it: both optional
-        atomicities are the same here, all or nothing.
+        The caller holds the lock of the device for the whole batch, so no packet sees a part of it: both
+        optional atomicities are the same here, all or nothing.
 
         Raises:
-            BatchError: at least one update failed. With CONTINUE_ON_ERROR the others are in force; else none is.
+            BatchError: at least one update failed. With CONTINUE_ON_ERROR the others are in force; else none
+            is.
         """
         results: list[P4RuntimeError | None] = []
         undos: list[Undo] = []
@@ -86,8 +87,11 @@ class Pipeline:
             if results[-1] is not None and atomicity != p4r.WriteRequest.CONTINUE_ON_ERROR:
                 for undo in reversed(undos):
                     undo()
-                results = [_rolled_back(len(results) - 1)] * (len(results) - 1) + results[-1:]
-                results += [_rolled_back(len(results) - 1)] * (len(updates) - len(results))
+                culprit = len(results) - 1
+                results = [
+                    results[culprit] if index == culprit else _rolled_back(culprit)
+                    for index in range(len(updates))
+                ]
                 break
         if any(result is not None for result in results):
             raise BatchError("Write", results)
@@ -95,7 +99,7 @@ class Pipeline:
     def read(
         self, requests: Sequence[p4r.Entity], rights: RoleRights = FULL_ACCESS
     ) -> tuple[list[p4r.Entity], BatchError | None]:
-        """Return the entities that `requests` select, and the error to end the RPC with when some were invalid."""
+        """Return the entities that `requests` select, and the error to end the RPC with if some fail."""
         found: list[p4r.Entity] = []
         results: list[P4RuntimeError | None] = []
         for request in requests:
@@ -156,8 +160,8 @@ class Pipeline:
             found = self.digests.read(request.digest_entry)
             return (entity for entity in found if rights.allows(entity.digest_entry.digest_id))
         if _p4_id(request) == 0:
-            # A wildcard over a kind of object that no loadable program has: nothing to report, and no error, so
-            # that clients can read "everything".
+            # A wildcard over a kind of object that no loadable program has: nothing to report, and no error,
+            # so that clients can read "everything".
             return ()
         raise unimplemented(form)
 

@@ -1,7 +1,8 @@
 """Carrying the forwarding state of one pipeline over to the next (RECONCILE_AND_COMMIT).
 
-P4Runtime specification, section "SetForwardingPipelineConfig RPC". The state is read from the old pipeline and
-written into the new one as P4Runtime entities, so it survives exactly when a client could have written it there.
+P4Runtime specification, section "SetForwardingPipelineConfig RPC". The state is read from the old pipeline
+and written into the new one as P4Runtime entities, so it survives exactly when a client could have written it
+there.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from softswitch.p4rt.schema import ArrayInfo
 def carry_state(old: Pipeline, new: Pipeline) -> None:
     """Copy tables, defaults, groups, sessions, digest settings, counters and registers from `old` to `new`.
 
-    Counters whose array is gone or has shrunk are statistics of another program and are left behind. Registers that
-    hold something are state: they must find a place.
+    Counters whose array is gone or has shrunk are statistics of another program and are left behind.
+    Registers that hold something are state: they must find a place.
 
     Args:
         old: pipeline in force; not changed.
@@ -39,11 +40,13 @@ def carry_state(old: Pipeline, new: Pipeline) -> None:
             if result is not None and result.code is not Code.ABORTED
         )
         kind = culprit.entity.WhichOneof("entity")
-        raise invalid(f"the existing forwarding state cannot be preserved: {kind}: {reason.message}") from error
+        raise invalid(
+            f"the existing forwarding state cannot be preserved: {kind}: {reason.message}"
+        ) from error
 
 
 def _clear_initial_entries(old: Pipeline, new: Pipeline) -> None:
-    """Remove what the new program brings itself in tables that the old one has: the old contents take its place."""
+    """Remove the initial entries of tables that the old program has too: the old contents come instead."""
     known = {info.name for info in old.schema.tables.values()}
     for info in new.schema.tables.values():
         if info.is_const or info.name not in known:

@@ -1,7 +1,8 @@
 """PacketReplicationEngineEntry: multicast groups and clone sessions.
 
-P4Runtime specification, sections "MulticastGroupEntry" and "CloneSessionEntry". The messages are kept as the client
-wrote them (either form of the port, the order of the replicas, the metadata), so that reads return what was written.
+P4Runtime specification, sections "MulticastGroupEntry" and "CloneSessionEntry". The messages are kept as the
+client wrote them (either form of the port, the order of the replicas, the metadata), so that reads return
+what was written.
 """
 
 from __future__ import annotations

@@ -66,7 +66,8 @@ def serve(
         The running server, with the bound port.
 
     Raises:
-        P4RuntimeError: FAILED_PRECONDITION when the address cannot be bound, for instance because it is taken.
+        P4RuntimeError: FAILED_PRECONDITION when the address cannot be bound, for instance because it is
+        taken.
     """
     pool = ThreadPoolExecutor(MAX_STREAMS + _UNARY_THREADS, thread_name_prefix="p4rt")
     server = grpc.server(

@@ -27,8 +27,8 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
 
     Args:
         device: the device.
-        max_streams: StreamChannel RPCs at a time; further ones end with RESOURCE_EXHAUSTED. Each holds a thread of
-            the server, so the server must have more threads than this.
+        max_streams: StreamChannel RPCs at a time; further ones end with RESOURCE_EXHAUSTED. Each holds a
+            thread of the server, so the server must have more threads than this.
     """
 
     def __init__(self, device: Device, max_streams: int) -> None:
@@ -44,9 +44,7 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
             _abort(context, error)
         return p4r.WriteResponse()
 
-    def Read(
-        self, request: p4r.ReadRequest, context: grpc.ServicerContext
-    ) -> Iterator[p4r.ReadResponse]:
+    def Read(self, request: p4r.ReadRequest, context: grpc.ServicerContext) -> Iterator[p4r.ReadResponse]:
         """Answer a batch of reads, the valid ones even when others are not."""
         try:
             entities, error = self._device.read(request)

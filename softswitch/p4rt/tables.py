@@ -47,7 +47,8 @@ class TableStore:
         """Apply an update and return how to take it back.
 
         Raises:
-            P4RuntimeError, SwitchError: with the code that the specification prescribes; nothing has changed then.
+            P4RuntimeError, SwitchError: with the code that the specification prescribes; nothing has changed
+            then.
         """
         info, table = self._find(entry.table_id)
         if entry.is_const:
@@ -81,13 +82,12 @@ class TableStore:
         for info, table in self._select(request.table_id, allowed):
             yield from self._read_table(request, info, table)
 
-    def write_direct_counter(
-        self, kind: p4r.Update.Type.ValueType, entry: p4r.DirectCounterEntry
-    ) -> Undo:
+    def write_direct_counter(self, kind: p4r.Update.Type.ValueType, entry: p4r.DirectCounterEntry) -> Undo:
         """Set the direct counter of an entry and return how to take it back.
 
         Raises:
-            P4RuntimeError, SwitchError: INVALID_ARGUMENT for INSERT and DELETE, or a table without direct counter;
+            P4RuntimeError, SwitchError: INVALID_ARGUMENT for INSERT and DELETE, or a table without direct
+            counter;
                 NOT_FOUND when there is no such entry.
         """
         if kind != p4r.Update.MODIFY:
@@ -104,7 +104,8 @@ class TableStore:
         """Yield direct counters: of one entry, of all entries of a table, or (table_id 0) of all tables.
 
         Raises:
-            P4RuntimeError, SwitchError: INVALID_ARGUMENT for a table without direct counter, NOT_FOUND for a missing
+            P4RuntimeError, SwitchError: INVALID_ARGUMENT for a table without direct counter, NOT_FOUND for a
+            missing
                 entry.
         """
         entry = request.table_entry
@@ -154,7 +155,7 @@ class TableStore:
         if entry.HasField("action") and info.is_const:
             raise P4RuntimeError(
                 Code.PERMISSION_DENIED,
-                f"table {info.name} has constant entries; only counter_data can be modified, without an action",
+                f"table {info.name} has constant entries; modify counter_data only, without an action",
             )
         call: ActionCall | None = None
         if entry.HasField("action"):
@@ -259,7 +260,10 @@ class TableStore:
 
     def _passes(self, request: p4r.TableEntry, info: TableInfo, key: _Key, call: ActionCall) -> bool:
         note = self._notes.get((info.id, key), _NO_NOTE)
-        if request.HasField("action") and request.action.action.action_id != self._schema.action_ids[call.name]:
+        if (
+            request.HasField("action")
+            and request.action.action.action_id != self._schema.action_ids[call.name]
+        ):
             return False
         if request.metadata and request.metadata != note.metadata:
             return False
@@ -360,5 +364,7 @@ def _check_default_key(entry: p4r.TableEntry, info: TableInfo) -> None:
 
 def _counter_values(data: p4r.CounterData) -> tuple[int, int]:
     if data.packet_count < 0 or data.byte_count < 0:
-        raise invalid(f"counter_data must not be negative: {data.packet_count} packets, {data.byte_count} bytes")
+        raise invalid(
+            f"counter_data must not be negative: {data.packet_count} packets, {data.byte_count} bytes"
+        )
     return data.packet_count, data.byte_count

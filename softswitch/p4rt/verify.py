@@ -48,7 +48,9 @@ def _table(schema: Schema, info: TableInfo, table: Table) -> Iterator[str]:
     missing = [name for name in (schema.actions[a].name for a in info.scopes) if name not in table.actions]
     if missing:
         yield f"actions {', '.join(missing)} are not in the program"
-    used = {entry.action.name for entry in table.entries()} | ({table.default.name} if table.default else set())
+    used = {entry.action.name for entry in table.entries()} | (
+        {table.default.name} if table.default else set()
+    )
     unknown = sorted(used - schema.action_ids.keys())
     if unknown:
         yield f"actions {', '.join(unknown)} of the program are not in P4Info"
@@ -63,7 +65,8 @@ def _arrays(schema: Schema, core: SwitchCore) -> Iterator[str]:
         register = core.registers.get(info.name)
         widths = leaf_widths(info.type) if info.type is not None else ()
         if register is None or register.size != info.size or widths != (register.width,):
-            yield f"register {info.name} with {info.size} cells of {'+'.join(map(str, widths))} bits is not in the program"
+            cells = f"{info.size} cells of {'+'.join(map(str, widths))} bits"
+            yield f"register {info.name} with {cells} is not in the program"
 
 
 def _digests(schema: Schema, core: SwitchCore) -> Iterator[str]:

@@ -1,0 +1,79 @@
+"""Entities to and from P4Runtime messages, by the names in the P4Info."""
+
+from __future__ import annotations
+
+from finsy import (
+    P4DigestEntry,
+    P4MulticastGroupEntry,
+    P4Replica,
+    P4Schema,
+    P4TableAction,
+    P4TableEntry,
+    P4TableMatch,
+    P4UpdateType,
+)
+from finsy.proto import p4r
+
+from controlplane.entities import DigestConfig, Entity, MulticastGroup, Replica, TableEntry, fields_of
+from controlplane.reconcile import Change, Update
+
+_TYPES = {
+    Change.INSERT: P4UpdateType.INSERT,
+    Change.MODIFY: P4UpdateType.MODIFY,
+    Change.DELETE: P4UpdateType.DELETE,
+}
+
+
+def encode(entity: Entity, schema: P4Schema) -> p4r.Entity:
+    """Return `entity` as a message.
+
+    Raises:
+        ValueError: the P4Info has no such table, field, action, parameter or digest, or a value is too wide.
+    """
+    if isinstance(entity, TableEntry):
+        action = P4TableAction(entity.action, **dict(entity.params))
+        return P4TableEntry(entity.table, match=P4TableMatch(entity.match), action=action).encode(schema)
+    if isinstance(entity, MulticastGroup):
+        replicas = [P4Replica(replica.port, instance=replica.rid) for replica in sorted(entity.replicas)]
+        return P4MulticastGroupEntry(entity.id, replicas=replicas).encode(schema)
+    return P4DigestEntry(
+        entity.digest,
+        max_list_size=entity.max_list_size,
+        max_timeout_ns=entity.max_timeout_ns,
+        ack_timeout_ns=entity.ack_timeout_ns,
+    ).encode(schema)
+
+
+def encode_update(update: Update, schema: P4Schema) -> p4r.Update:
+    """Return `update` as a message; errors as in `encode`."""
+    return p4r.Update(type=_TYPES[update.change].vt(), entity=encode(update.entity, schema))
+
+
+def decode(message: p4r.Entity, schema: P4Schema) -> Entity:
+    """Return the entity that `message` (a table entry, a multicast group or a digest entry) carries.
+
+    Raises:
+        ValueError: another kind of entity, or one that our data plane cannot hold (not an exact key, no action).
+    """
+    kind = message.WhichOneof("entity")
+    if kind == "table_entry":
+        return _table_entry(P4TableEntry.decode(message, schema))
+    if kind == "packet_replication_engine_entry":
+        group = P4MulticastGroupEntry.decode(message, schema)
+        copies = (replica if isinstance(replica, P4Replica) else P4Replica(*replica) for replica in group.replicas)
+        replicas = frozenset(Replica(replica.port, replica.instance) for replica in copies)
+        return MulticastGroup(group.multicast_group_id, replicas)
+    if kind == "digest_entry":
+        entry = P4DigestEntry.decode(message, schema)
+        return DigestConfig(entry.digest_id, entry.max_list_size, entry.max_timeout_ns, entry.ack_timeout_ns)
+    raise ValueError(f"an entity of kind {kind} cannot be part of the state")
+
+
+def _table_entry(entry: P4TableEntry) -> TableEntry:
+    if not isinstance(entry.action, P4TableAction):
+        raise ValueError(f"an entry of table {entry.table_id} has no plain action")
+    match = dict(entry.match or {})
+    for name, value in (*match.items(), *entry.action.args.items()):
+        if not isinstance(value, int):
+            raise ValueError(f"field {name} of table {entry.table_id} is not exact")
+    return TableEntry(entry.table_id, fields_of(match), entry.action.name, fields_of(entry.action.args))

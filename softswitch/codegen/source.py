@@ -1,0 +1,81 @@
+"""Building Python source text: indentation, and names that cannot clash."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from softswitch.program.ir import Source
+
+
+class SourceWriter:
+    """Collects lines at the current indentation."""
+
+    def __init__(self, depth: int = 0) -> None:
+        self.lines: list[str] = []
+        self.depth = depth
+
+    def line(self, text: str, source: Source | None = None) -> None:
+        """Add a line, with the P4 source line as a comment if known."""
+        comment = f"  # {source}" if source is not None else ""
+        self.lines.append(f"{'    ' * self.depth}{text}{comment}")
+
+    def comment(self, text: str, source: Source | None = None) -> None:
+        """Add a comment line."""
+        place = f" ({source})" if source is not None else ""
+        self.line(f"# {text}{place}")
+
+    def blank(self) -> None:
+        """Add an empty line."""
+        self.lines.append("")
+
+    @contextmanager
+    def block(self, header: str) -> Iterator[None]:
+        """Indent what follows under `header`; an empty body becomes `pass`."""
+        self.line(header)
+        self.depth += 1
+        start = len(self.lines)
+        yield
+        if all(not line.strip() or line.lstrip().startswith("#") for line in self.lines[start:]):
+            self.line("pass")
+        self.depth -= 1
+
+    def insert(self, other: SourceWriter) -> None:
+        """Append the lines of another writer, which was started at the right depth."""
+        self.lines.extend(other.lines)
+
+    def text(self) -> str:
+        """Return everything as one string."""
+        return "\n".join(self.lines) + "\n"
+
+
+class Names:
+    """Hands out valid, distinct Python identifiers that resemble given names."""
+
+    def __init__(self, reserved: Iterable[str]) -> None:
+        self._taken = set(reserved) | set(keyword.kwlist) | set(keyword.softkwlist)
+
+    def make(self, wish: str) -> str:
+        """Return an identifier made from `wish`, with a number appended if it is taken."""
+        base = re.sub(r"\W", "_", wish, flags=re.ASCII).strip("_") or "x"
+        if base[0].isdigit():
+            base = f"x{base}"
+        name, number = base, 1
+        while name in self._taken:
+            number += 1
+            name = f"{base}_{number}"
+        self._taken.add(name)
+        return name
+
+
+_IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
+
+
+def identifiers(lines: Iterable[str]) -> set[str]:
+    """Return the identifiers in lines of code; comments are left out."""
+    found: set[str] = set()
+    for line in lines:
+        found.update(_IDENTIFIER.findall(line.split("#", 1)[0]))
+    return found

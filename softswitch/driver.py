@@ -1,0 +1,234 @@
+"""The loop that moves frames between network interfaces and a device.
+
+One thread does all packet work; the gRPC server's threads only wake it.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import select
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from softswitch.netio import EthernetPort
+from softswitch.p4rt.device import Device, Frames
+from softswitch.pcap import PcapWriter
+
+_BATCH = 64
+"""Frames taken from one port before the others get their turn."""
+
+_SEND_HINTS = {
+    errno.EMSGSIZE: "the frame is longer than the interface's MTU; raise it, or switch off the sender's "
+    "segmentation offload (ethtool -K IFACE tso off gso off)",
+    errno.ENETDOWN: "the interface is down",
+    errno.ENXIO: "the interface is gone",
+}
+
+
+class SwitchDriver:
+    """Runs a device on network interfaces until it is stopped.
+
+    Args:
+        device: the device; its `wake` is taken over.
+        ports: open ports with distinct numbers; closed by `close`.
+        log: where events are reported.
+        start_ns: `time.monotonic_ns()` that counts as time 0 of the device.
+        pcap_dir: existing directory for `<interface>_in.pcap` and `<interface>_out.pcap`, None for none.
+
+    Raises:
+        OSError: a capture file cannot be created.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        ports: Sequence[EthernetPort],
+        *,
+        log: logging.Logger,
+        start_ns: int,
+        pcap_dir: Path | None = None,
+    ) -> None:
+        self._device = device
+        self._ports = {port.number: port for port in ports}
+        self._log = log
+        self._start_ns = start_ns
+        self._stopping = False
+        self._warned: set[tuple[int, object]] = set()
+        self._captures: dict[tuple[int, str], PcapWriter] = {}
+        if pcap_dir is not None:
+            for port in ports:
+                for direction in ("in", "out"):
+                    path = pcap_dir / f"{port.interface}_{direction}.pcap"
+                    self._captures[port.number, direction] = PcapWriter(path)
+        self._wake_receive, self._wake_send = socket.socketpair()
+        self._wake_receive.setblocking(False)
+        self._wake_send.setblocking(False)
+        self._epoll = select.epoll()
+        self._epoll.register(self._wake_receive, select.EPOLLIN)
+        self._by_descriptor: dict[int, EthernetPort] = {}
+        for port in ports:
+            self._by_descriptor[port.fileno()] = port
+            self._epoll.register(port, select.EPOLLIN)
+        device.wake = self.wake
+
+    def wake(self) -> None:
+        """Let the loop look at the device; callable from any thread and from signal handlers."""
+        try:
+            self._wake_send.send(b"\0")
+        except BlockingIOError:
+            pass  # enough wake-ups are waiting already
+        except OSError:
+            pass  # closed: the loop has ended
+
+    def stop(self) -> None:
+        """Let `run` return soon; callable from any thread and from signal handlers."""
+        self._stopping = True
+        self.wake()
+
+    def run(self) -> None:
+        """Move frames until `stop`."""
+        while not self._stopping:
+            events = self._epoll.poll(0)
+            if not events:
+                # Idle: captures become readable on disk before the loop goes to sleep.
+                self._flush_captures()
+                events = self._epoll.poll(self._timeout_s())
+            for descriptor, _ in events:
+                port = self._by_descriptor.get(descriptor)
+                if port is not None:
+                    self._serve(port)
+                else:
+                    self._drain_wakes()
+            self._transmit(self._device.poll(self._now_us()))
+
+    def close(self) -> None:
+        """Close ports and captures, and report what was lost; `run` must have returned."""
+        self._device.wake = None
+        for port in self._by_descriptor.values():
+            self._report_losses(port)
+            port.close()
+        self._by_descriptor.clear()
+        for key in list(self._captures):
+            self._end_capture(key)
+        self._epoll.close()
+        self._wake_receive.close()
+        self._wake_send.close()
+
+    def _serve(self, port: EthernetPort) -> None:
+        try:
+            frames = port.receive(_BATCH)
+        except OSError as error:
+            self._port_trouble(port, error)
+            return
+        self._switch(port, frames)
+        if port.stats.unfinished_checksums:
+            self._warn_once(
+                port,
+                "checksums",
+                "frames arrive with unfinished checksums, receivers will drop them; "
+                "switch off the sender's checksum offload (ethtool -K IFACE tx off)",
+            )
+
+    def _switch(self, port: EthernetPort, frames: Sequence[bytes]) -> None:
+        for frame in frames:
+            self._capture(port.number, "in", frame)
+            self._transmit(self._device.inject(port.number, frame, self._now_us()))
+
+    def _transmit(self, frames: Frames) -> None:
+        for number, frame in frames:
+            port = self._ports.get(number)
+            if port is None:
+                continue  # as on BMv2: a port without an interface swallows what is sent to it
+            error = port.send(frame)
+            if error is None:
+                self._capture(number, "out", frame)
+            else:
+                hint = _SEND_HINTS.get(error.errno or 0, str(error))
+                self._warn_once(port, error.errno, f"a frame of {len(frame)} bytes was not sent: {hint}")
+
+    def _port_trouble(self, port: EthernetPort, error: OSError) -> None:
+        if port.exists():
+            # The socket goes on by itself once the interface is up again.
+            self._log.warning("port %d (%s): %s", port.number, port.interface, error.strerror)
+            return
+        self._log.error(
+            "port %d (%s): the interface is gone; the other ports go on", port.number, port.interface
+        )
+        while frames := port.receive(_BATCH):
+            self._switch(port, frames)
+        self._epoll.unregister(port)
+        del self._by_descriptor[port.fileno()]
+        del self._ports[port.number]
+        port.close()
+        for direction in ("in", "out"):
+            self._end_capture((port.number, direction))
+
+    def _capture(self, number: int, direction: str, frame: bytes) -> None:
+        writer = self._captures.get((number, direction))
+        if writer is not None:
+            try:
+                writer.write(time.time_ns(), frame)
+            except OSError as error:
+                self._capture_trouble((number, direction), error)
+
+    def _flush_captures(self) -> None:
+        for key, writer in list(self._captures.items()):
+            try:
+                writer.flush()
+            except OSError as error:
+                self._capture_trouble(key, error)
+
+    def _end_capture(self, key: tuple[int, str]) -> None:
+        writer = self._captures.pop(key, None)
+        if writer is not None:
+            try:
+                writer.close()
+            except OSError as error:
+                self._log.error("capture %s is incomplete: %s", writer.path, error.strerror)
+
+    def _capture_trouble(self, key: tuple[int, str], error: OSError) -> None:
+        self._log.error("capture %s ends here: %s", self._captures[key].path, error.strerror)
+        self._end_capture(key)
+
+    def _report_losses(self, port: EthernetPort) -> None:
+        stats, drops = port.stats, port.kernel_drops()
+        self._log.info(
+            "port %d (%s): %d frames received, %d sent",
+            port.number,
+            port.interface,
+            stats.received,
+            stats.sent,
+        )
+        if drops or stats.send_failures or stats.oversized:
+            self._log.warning(
+                "port %d (%s): lost %d frames that came too fast, %d that were too long, %d not sent",
+                port.number,
+                port.interface,
+                drops,
+                stats.oversized,
+                stats.send_failures,
+            )
+
+    def _warn_once(self, port: EthernetPort, kind: object, text: str) -> None:
+        if (port.number, kind) not in self._warned:
+            self._warned.add((port.number, kind))
+            self._log.warning("port %d (%s): %s", port.number, port.interface, text)
+
+    def _drain_wakes(self) -> None:
+        try:
+            while self._wake_receive.recv(4096):
+                pass
+        except BlockingIOError:
+            pass
+
+    def _now_us(self) -> int:
+        return (time.monotonic_ns() - self._start_ns) // 1000
+
+    def _timeout_s(self) -> float | None:
+        deadline = self._device.next_deadline_us()
+        if deadline is None:
+            return None
+        return max(0, deadline - self._now_us()) / 1e6

@@ -1,0 +1,105 @@
+"""Starting and ending the switch as a program of its own."""
+
+from __future__ import annotations
+
+import json
+import logging
+import signal
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import ExitStack
+from types import FrameType
+
+import grpc
+
+from softswitch.driver import SwitchDriver
+from softswitch.errors import SwitchError
+from softswitch.netio import EthernetPort
+from softswitch.options import Options, TlsFiles, parse_options
+from softswitch.p4rt import Device, P4RuntimeError, serve
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the switch until SIGTERM or SIGINT.
+
+    Args:
+        argv: arguments without the program's name; None takes those of the process.
+
+    Returns:
+        The exit status: 0 after a signal, 1 when the switch could not start.
+    """
+    options = parse_options(sys.argv[1:] if argv is None else argv)
+    log = _make_log(options)
+    for name in options.ignored:
+        log.warning("%s means nothing to this switch and is ignored", name)
+    try:
+        _run(options, log)
+    except (SwitchError, P4RuntimeError) as error:
+        log.critical("%s", error)
+        return 1
+    except OSError as error:
+        log.critical("%s: %s", error.filename or "input/output", error.strerror or error)
+        return 1
+    return 0
+
+
+def _run(options: Options, log: logging.Logger) -> None:
+    start_ns = time.monotonic_ns()
+    device = Device(
+        options.device_id,
+        cpu_port=options.cpu_port,
+        drop_port=options.drop_port,
+        time_origin_ns=time.time_ns(),
+    )
+    if options.program is not None:
+        device.load(options.program.read_bytes())
+    with ExitStack() as stack:
+        ports: list[EthernetPort] = []
+        for number, interface in options.interfaces:
+            port = EthernetPort(number, interface)
+            stack.callback(port.close)
+            ports.append(port)
+        driver = SwitchDriver(device, ports, log=log, start_ns=start_ns, pcap_dir=options.pcap_dir)
+        stack.callback(driver.close)
+        server = serve(device, options.grpc_address, credentials=_credentials(options.tls))
+        stack.callback(server.close)
+
+        def stop(number: int, _: FrameType | None) -> None:
+            log.info("ending after %s", signal.Signals(number).name)
+            driver.stop()
+
+        for number in (signal.SIGTERM, signal.SIGINT):
+            stack.callback(signal.signal, number, signal.signal(number, stop))
+        ready = {
+            "event": "ready",
+            "device_id": options.device_id,
+            "grpc": server.address,
+            "ports": {str(port.number): port.interface for port in ports},
+        }
+        print(json.dumps(ready), flush=True)
+        log.info("ready: P4Runtime at %s, ports %s", server.address, ready["ports"])
+        driver.run()
+
+
+def _credentials(tls: TlsFiles | None) -> grpc.ServerCredentials | None:
+    if tls is None:
+        return None
+    authority = tls.authority.read_bytes() if tls.authority is not None else None
+    return grpc.ssl_server_credentials(
+        [(tls.key.read_bytes(), tls.certificate.read_bytes())],
+        root_certificates=authority,
+        require_client_auth=tls.require_client,
+    )
+
+
+def _make_log(options: Options) -> logging.Logger:
+    log = logging.Logger("softswitch", options.log_level)
+    handler: logging.Handler = (
+        logging.FileHandler(options.log_file, encoding="utf-8")
+        if options.log_file is not None
+        else logging.StreamHandler(sys.stderr)
+    )
+    handler.setFormatter(logging.Formatter("%(asctime)s softswitch %(levelname)s: %(message)s"))
+    log.addHandler(handler)
+    return log

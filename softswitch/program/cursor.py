@@ -1,0 +1,142 @@
+"""A position inside the BMv2 JSON: typed access to values, and errors that name their place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+
+from softswitch.errors import ErrorKind, UnsupportedProgram
+from softswitch.program.ir import Source
+
+
+class Cursor:
+    """A JSON value with the path that leads to it.
+
+    Every accessor raises UnsupportedProgram with kind INVALID_ARGUMENT if the value is not what it should be.
+    """
+
+    def __init__(self, value: object, path: str = "", parent: Cursor | None = None) -> None:
+        self._value = value
+        self._path = path
+        self._parent = parent
+
+    # -- access ----------------------------------------------------------------------------------------------
+
+    def __getitem__(self, key: str | int) -> Cursor:
+        if isinstance(key, str):
+            if not isinstance(self._value, dict) or key not in self._value:
+                raise self.malformed(f"there is no {key!r}")
+            return Cursor(self._value[key], f"{self._path}.{key}" if self._path else key, self)
+        if not isinstance(self._value, list) or not 0 <= key < len(self._value):
+            raise self.malformed(f"there is no element {key}")
+        return Cursor(self._value[key], f"{self._path}[{key}]", self)
+
+    def get(self, key: str) -> Cursor | None:
+        """Return the member `key`, or None where it is missing or null."""
+        if isinstance(self._value, dict) and self._value.get(key) is not None:
+            return self[key]
+        return None
+
+    def __iter__(self) -> Iterator[Cursor]:
+        if not isinstance(self._value, list):
+            raise self.malformed("a list was expected")
+        return iter([self[index] for index in range(len(self._value))])
+
+    def __len__(self) -> int:
+        if not isinstance(self._value, list | dict):
+            raise self.malformed("a list or an object was expected")
+        return len(self._value)
+
+    def each(self, key: str) -> list[Cursor]:
+        """Return the elements of the list `key`, none where it is missing."""
+        child = self.get(key)
+        return [] if child is None else list(child)
+
+    def keys(self) -> list[str]:
+        """Return the keys of an object."""
+        if not isinstance(self._value, dict):
+            raise self.malformed("an object was expected")
+        return list(self._value)
+
+    @property
+    def is_null(self) -> bool:
+        """Whether the value is null."""
+        return self._value is None
+
+    @property
+    def is_object(self) -> bool:
+        """Whether the value is an object."""
+        return isinstance(self._value, dict)
+
+    def text(self) -> str:
+        """Return a string."""
+        if not isinstance(self._value, str):
+            raise self.malformed("a string was expected")
+        return self._value
+
+    def integer(self) -> int:
+        """Return a JSON integer."""
+        if not isinstance(self._value, int) or isinstance(self._value, bool):
+            raise self.malformed("an integer was expected")
+        return self._value
+
+    def text_or_integer(self) -> str | int:
+        """Return a string or an integer."""
+        return self.text() if isinstance(self._value, str) else self.integer()
+
+    def flag(self) -> bool:
+        """Return a boolean; p4c writes some as 0 or 1."""
+        if not isinstance(self._value, bool | int):
+            raise self.malformed("a boolean was expected")
+        return bool(self._value)
+
+    def hexadecimal(self) -> int:
+        """Return an integer written as a hexadecimal string, possibly negative."""
+        try:
+            return int(self.text(), 16)
+        except ValueError:
+            raise self.malformed("a hexadecimal number was expected") from None
+
+    def name_or_null(self) -> str | None:
+        """Return a string, or None for null."""
+        return None if self._value is None else self.text()
+
+    # -- places ----------------------------------------------------------------------------------------------
+
+    @property
+    def source(self) -> Source | None:
+        """The P4 source place that p4c noted at this object or the nearest one around it."""
+        here: Cursor | None = self
+        while here is not None:
+            info = here.get("source_info")
+            if info is not None:
+                file = PurePosixPath(info["filename"].text()).name
+                return Source(file, info["line"].integer(), info["source_fragment"].text())
+            here = here._parent
+        return None
+
+    @property
+    def place(self) -> str:
+        """Where this is, for a message: path, name of the enclosing object, P4 source line."""
+        name = ""
+        here: Cursor | None = self
+        while here is not None and not name:
+            if isinstance(here._value, dict) and isinstance(here._value.get("name"), str):
+                name = f" '{here._value['name']}'"
+            here = here._parent
+        source = self.source
+        return f"{self._path or 'top level'}{name}" + (f" ({source})" if source else "")
+
+    def malformed(self, what: str) -> UnsupportedProgram:
+        """Return the error for input that is not a well-formed BMv2 JSON."""
+        return UnsupportedProgram(f"not a valid BMv2 JSON: {what}", self._where(), ErrorKind.INVALID_ARGUMENT)
+
+    def unsupported(self, construct: str) -> UnsupportedProgram:
+        """Return the error for a construct that this switch does not have."""
+        return UnsupportedProgram(f"{construct} is not supported by this switch", self.place)
+
+    def _where(self) -> str:
+        try:
+            return self.place
+        except UnsupportedProgram:  # the source_info itself may be the broken part
+            return self._path or "top level"

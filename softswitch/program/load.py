@@ -1,0 +1,259 @@
+"""Reading a whole BMv2 JSON (v1model, as p4c writes it) into a `Program`."""
+
+from __future__ import annotations
+
+import json
+
+from softswitch.errors import ErrorKind, UnsupportedProgram
+from softswitch.program.cursor import Cursor
+from softswitch.program.expressions import Const, Expr, FieldRef
+from softswitch.program.ir import (
+    Action,
+    CalcInput,
+    Calculation,
+    Checksum,
+    CounterDef,
+    Field,
+    FieldList,
+    Header,
+    HeaderType,
+    LearnList,
+    Param,
+    ParseState,
+    Pipeline,
+    Program,
+    RegisterDef,
+    Stack,
+)
+from softswitch.program.load_control import PipelineReader
+from softswitch.program.load_expr import Scope
+from softswitch.program.load_parser import ParserReader
+
+ALGORITHMS = frozenset(
+    {"csum16", "cksum16", "crc16", "crc16_custom", "crc32", "crc32_custom", "crcCCITT", "identity", "xor16"}
+)
+"""Hash algorithms that this switch has; the custom ones with BMv2's initial configuration."""
+
+_REFUSED = {
+    "header_unions": "a header union",
+    "header_union_stacks": "a stack of header unions",
+    "parse_vsets": "a parser value set",
+    "meter_arrays": "a meter",
+    "extern_instances": "an extern instance",
+}
+
+
+def load_program(config: bytes | str | dict[str, object]) -> Program:
+    """Read a BMv2 JSON (its text, or the parsed object).
+
+    Raises:
+        UnsupportedProgram: if the text is no BMv2 JSON, or uses something that this switch does not have.
+    """
+    if isinstance(config, dict):
+        return _Reader(Cursor(config)).read()
+    try:
+        parsed = json.loads(config)
+    except ValueError as error:
+        raise UnsupportedProgram(f"not a JSON text: {error}", "top level", ErrorKind.INVALID_ARGUMENT) from None
+    return _Reader(Cursor(parsed)).read()
+
+
+class _Reader:
+    """Reads the parts in the order of their references, collecting names in a scope."""
+
+    def __init__(self, root: Cursor) -> None:
+        self._root = root
+        self._scope = Scope()
+
+    def read(self) -> Program:
+        root, scope = self._root, self._scope
+        version = root["__meta__"]["version"]
+        if version[0].integer() != 2:
+            raise version.unsupported(f"version {version[0].integer()} of the BMv2 JSON")
+        for key, construct in _REFUSED.items():
+            for item in root.each(key):
+                raise item.unsupported(construct)
+        self._headers()
+        counters = self._counters()
+        registers = tuple(
+            RegisterDef(item["name"].text(), item["size"].integer(), item["bitwidth"].integer())
+            for item in root.each("register_arrays")
+        )
+        scope.counters.update(counter.name for counter in counters)
+        scope.registers.update(register.name for register in registers)
+        for item in root.each("calculations"):
+            scope.calculations[item["name"].text()] = self._calculation(item)
+        actions = {action.id: action for action in map(self._action, root["actions"])}
+        states, first_state = self._parser()
+        pipelines = PipelineReader(scope, actions)
+        name = root.get("program")
+        return Program(
+            name="unnamed" if name is None else name.text().rsplit("/", 1)[-1],
+            headers=scope.headers,
+            stacks=scope.stacks,
+            aliases={item[0].text(): scope.plain_field(item[1]) for item in root.each("field_aliases")},
+            errors={item[0].text(): item[1].integer() for item in root.each("errors")},
+            actions=actions,
+            parse_states=states,
+            first_state=first_state,
+            ingress=self._pipeline("ingress", pipelines),
+            egress=self._pipeline("egress", pipelines),
+            deparser=self._deparser(),
+            checksums=tuple(self._checksum(item) for item in root.each("checksums")),
+            calculations=scope.calculations,
+            field_lists={item.id: item for item in map(self._field_list, root.each("field_lists"))},
+            learn_lists={item.id: item for item in map(self._learn_list, root.each("learn_lists"))},
+            counters=counters,
+            registers=registers,
+        )
+
+    # -- headers ---------------------------------------------------------------------------------------------
+
+    def _headers(self) -> None:
+        types = {item["name"].text(): self._header_type(item) for item in self._root["header_types"]}
+        by_id: dict[int, str] = {}
+        for item in self._root["headers"]:
+            name, type_name = item["name"].text(), item["header_type"].text()
+            if type_name not in types:
+                raise item.malformed(f"there is no header type {type_name!r}")
+            metadata = item["metadata"].flag()
+            self._check_layout(item, types[type_name], metadata)
+            self._scope.headers[name] = Header(name, types[type_name], metadata)
+            by_id[item["id"].integer()] = name
+        for item in self._root.each("header_stacks"):
+            ids = [part.integer() for part in item["header_ids"]]
+            if not ids or any(header_id not in by_id for header_id in ids):
+                raise item.malformed("the stack refers to headers that do not exist")
+            self._scope.stacks[item["name"].text()] = Stack(
+                item["name"].text(), tuple(by_id[header_id] for header_id in ids)
+            )
+
+    def _header_type(self, node: Cursor) -> HeaderType:
+        fields: list[Field] = []
+        for item in node["fields"]:
+            name = item[0].text()
+            signed = len(item) > 2 and item[2].flag()
+            if len(item) > 3 and item[3].flag():
+                raise item.unsupported(f"the saturating field '{name}'")
+            width = item[1].text_or_integer()
+            fields.append(Field(name, 0, False, True) if width == "*" else Field(name, int(width), signed, False))
+        if node.get("length_exp") is not None:
+            raise node.unsupported("a header whose length is an expression of its own fields (P4_14)")
+        longest = node.get("max_length")
+        return HeaderType(node["name"].text(), tuple(fields), 0 if longest is None else longest.integer())
+
+    def _check_layout(self, node: Cursor, header_type: HeaderType, metadata: bool) -> None:
+        """Check that a header consists of whole bytes and that its varbit field begins and ends at one."""
+        if metadata:
+            return
+        bits = 0
+        for declared in header_type.fields:
+            if declared.varbit and bits % 8:
+                raise node.unsupported(f"the varbit field '{declared.name}', which begins inside a byte,")
+            bits += declared.width
+        if bits % 8:
+            raise node.malformed(f"header type {header_type.name} has {bits} bits, not whole bytes")
+
+    # -- parser, deparser, pipelines -------------------------------------------------------------------------
+
+    def _parser(self) -> tuple[dict[str, ParseState], str | None]:
+        parsers = self._root.each("parsers")
+        if len(parsers) != 1:
+            raise self._root.unsupported(f"a program with {len(parsers)} parsers")
+        return ParserReader(self._scope).read(parsers[0])
+
+    def _deparser(self) -> tuple[str, ...]:
+        deparsers = self._root.each("deparsers")
+        if len(deparsers) != 1:
+            raise self._root.unsupported(f"a program with {len(deparsers)} deparsers")
+        for primitive in deparsers[0].each("primitives"):
+            raise primitive.unsupported("a statement other than emit in the deparser")
+        order = tuple(item.text() for item in deparsers[0]["order"])
+        for name in order:
+            if name not in self._scope.headers:
+                raise deparsers[0].malformed(f"there is no header {name!r}")
+        return order
+
+    def _pipeline(self, name: str, reader: PipelineReader) -> Pipeline:
+        for item in self._root["pipelines"]:
+            if item["name"].text() == name:
+                return reader.read(item)
+        raise self._root["pipelines"].malformed(f"there is no pipeline {name!r}")
+
+    def _action(self, node: Cursor) -> Action:
+        params = tuple(
+            Param(item["name"].text(), item["bitwidth"].integer()) for item in node["runtime_data"]
+        )
+        primitives = tuple(self._scope.primitive(item) for item in node["primitives"])
+        return Action(node["id"].integer(), node["name"].text(), params, primitives, node.source)
+
+    # -- calculations, lists, counters -----------------------------------------------------------------------
+
+    def _calculation(self, node: Cursor) -> Calculation:
+        algorithm = node["algo"].text()
+        if algorithm not in ALGORITHMS:
+            raise node.unsupported(f"the hash algorithm '{algorithm}'")
+        inputs: list[CalcInput] = []
+        for item in node["input"]:
+            kind = item["type"].text()
+            if kind == "payload":
+                inputs.append(CalcInput(None, None))
+            elif kind == "header":
+                inputs.append(CalcInput(None, self._scope.header_name(item)))
+            elif kind == "field":
+                inputs.append(CalcInput(self._scope.plain_field(item["value"]), None))
+            elif kind == "hexstr":
+                const = Const(item["value"].hexadecimal(), item["bitwidth"].integer())
+                inputs.append(CalcInput(const, None))
+            else:
+                raise item.unsupported(f"an input of type '{kind}' of a calculation")
+        return Calculation(node["name"].text(), algorithm, tuple(inputs), node.place)
+
+    def _checksum(self, node: Cursor) -> Checksum:
+        name = node["calculation"].text()
+        if name not in self._scope.calculations:
+            raise node.malformed(f"there is no calculation {name!r}")
+        if node["type"].text() != "generic":
+            raise node.unsupported(f"a checksum of type '{node['type'].text()}'")
+        condition_node = node.get("if_cond")
+        verify, update = node.get("verify"), node.get("update")
+        return Checksum(
+            name=node["name"].text(),
+            target=self._scope.plain_field(node["target"]),
+            calculation=self._scope.calculations[name],
+            condition=None if condition_node is None else self._scope.condition(condition_node),
+            verify=verify is None or verify.flag(),
+            update=update is None or update.flag(),
+            place=node.place,
+            source=node.source,
+        )
+
+    def _field_list(self, node: Cursor) -> FieldList:
+        fields: list[FieldRef] = []
+        for item in node["elements"]:
+            ref = self._scope.plain_field(item["value"]) if item["type"].text() == "field" else None
+            if ref is None or not self._scope.headers[ref.header].metadata:
+                raise item.unsupported("a field list with something else than metadata fields")
+            fields.append(ref)
+        return FieldList(node["id"].integer(), tuple(fields))
+
+    def _learn_list(self, node: Cursor) -> LearnList:
+        values: list[tuple[str, Expr, int]] = []
+        for item in node["elements"]:
+            expr = self._scope.expression(item)
+            if isinstance(expr, FieldRef):
+                width = self._scope.headers[expr.header].type.field(expr.field).width
+                values.append((expr.field, expr, width))
+            elif isinstance(expr, Const):
+                values.append((f"constant {len(values)}", expr, max(8, expr.value.bit_length())))
+            else:
+                raise item.unsupported("this kind of digest member")
+        return LearnList(node["id"].integer(), node["name"].text(), tuple(values))
+
+    def _counters(self) -> tuple[CounterDef, ...]:
+        counters: list[CounterDef] = []
+        for item in self._root.each("counter_arrays"):
+            direct = item.get("is_direct")
+            if direct is None or not direct.flag():
+                counters.append(CounterDef(item["name"].text(), item["size"].integer()))
+        return tuple(counters)

@@ -1,0 +1,129 @@
+"""Reading the parser from the BMv2 JSON."""
+
+from __future__ import annotations
+
+from softswitch.program.cursor import Cursor
+from softswitch.program.expressions import Expr, FieldRef, Lookahead, StackLast, ValidRef
+from softswitch.program.ir import (
+    Advance,
+    Extract,
+    HeaderType,
+    ParserOp,
+    ParseState,
+    SetField,
+    Transition,
+    Verify,
+)
+from softswitch.program.load_expr import Scope
+
+
+class ParserReader:
+    """Reads one parser's states."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+
+    def read(self, node: Cursor) -> tuple[dict[str, ParseState], str | None]:
+        """Return the states by name, and the name of the first one."""
+        states = {state["name"].text(): self._state(state) for state in node["parse_states"]}
+        first = node["init_state"].name_or_null()
+        for state in states.values():
+            for target in (state.default, *(transition.target for transition in state.transitions)):
+                if target is not None and target not in states:
+                    raise node.malformed(f"state {state.name!r} leads to {target!r}, which does not exist")
+        if first is not None and first not in states:
+            raise node.malformed(f"there is no state {first!r} to begin with")
+        return states, first
+
+    def _state(self, node: Cursor) -> ParseState:
+        key = tuple(self._key_component(part) for part in node.each("transition_key"))
+        widths = [self._width(expr) for expr in key]
+        cases: list[Transition] = []
+        default: str | None = None
+        for transition in node["transitions"]:
+            kind = "hexstr" if transition.get("type") is None else transition["type"].text()
+            target = transition["next_state"].name_or_null()
+            if kind == "parse_vset":
+                raise transition.unsupported(f"the value set '{transition['value'].text()}'")
+            if kind == "default" or transition["value"].name_or_null() == "default":
+                default = target
+            elif kind == "hexstr":
+                cases.append(Transition(self._components(transition, widths), target))
+            else:
+                raise transition.unsupported(f"a transition of type '{kind}'")
+        ops = tuple(self._op(op) for op in node["parser_ops"])
+        return ParseState(node["name"].text(), ops, key, tuple(cases), default, node.source)
+
+    def _key_component(self, node: Cursor) -> Expr:
+        expr = self._scope.expression(node)
+        if not isinstance(expr, FieldRef | StackLast | Lookahead | ValidRef):
+            raise node.unsupported("this kind of select key")
+        return expr
+
+    def _width(self, expr: Expr) -> int:
+        if isinstance(expr, Lookahead):
+            return expr.width
+        if isinstance(expr, FieldRef):
+            return self._scope.headers[expr.header].type.field(expr.field).width
+        if isinstance(expr, StackLast):
+            first = self._scope.stacks[expr.stack].headers[0]
+            return self._scope.headers[first].type.field(expr.field).width
+        return 1
+
+    def _components(self, node: Cursor, widths: list[int]) -> tuple[tuple[int, int | None], ...]:
+        """Split a case's value and mask, which are the byte-padded key components in a row."""
+        value = node["value"].hexadecimal()
+        mask_node = node.get("mask")
+        mask = None if mask_node is None else mask_node.hexadecimal()
+        parts: list[tuple[int, int | None]] = []
+        for width in reversed(widths):
+            octets = 8 * ((width + 7) // 8)
+            part = value & ((1 << octets) - 1)
+            part_mask = None if mask is None else mask & ((1 << width) - 1)
+            if part_mask == (1 << width) - 1:
+                part_mask = None
+            parts.append((part if part_mask is None else part & part_mask, part_mask))
+            value >>= octets
+            mask = None if mask is None else mask >> octets
+        return tuple(reversed(parts))
+
+    def _op(self, node: Cursor) -> ParserOp:
+        op, parameters = node["op"].text(), node["parameters"]
+        if op in ("extract", "extract_VL"):
+            return self._extract(node)
+        if op == "set":
+            target = parameters[0]
+            if target["type"].text() != "field":
+                raise target.unsupported(f"setting an object of type '{target['type'].text()}' in a parser")
+            return SetField(self._scope.plain_field(target["value"]), self._scope.expression(parameters[1]))
+        if op == "verify":
+            error = parameters[1]
+            if not error.is_object:
+                raise error.unsupported("a 'verify' with the error as a bare number")
+            return Verify(self._scope.condition(parameters[0]), self._scope.expression(error))
+        if op == "advance":
+            return Advance(self._scope.expression(parameters[0]))
+        if op == "primitive":
+            return self._scope.primitive(parameters[0])
+        raise node.unsupported(f"the parser operation '{op}'")
+
+    def _extract(self, node: Cursor) -> Extract:
+        what = node["parameters"][0]
+        variable = node["op"].text() == "extract_VL"
+        length = self._scope.expression(node["parameters"][1]) if variable else None
+        kind = what["type"].text()
+        if kind == "regular":
+            header = what["value"].text()
+            if header not in self._scope.headers:
+                raise what.malformed(f"there is no header {header!r}")
+            self._check_varbit(node, self._scope.headers[header].type, variable)
+            return Extract(header, None, length)
+        if kind == "stack":
+            stack = self._scope.stack(what["value"])
+            self._check_varbit(node, self._scope.headers[stack.headers[0]].type, variable)
+            return Extract(None, stack.name, length)
+        raise what.unsupported(f"extracting into a '{kind}'")
+
+    def _check_varbit(self, node: Cursor, header_type: HeaderType, variable: bool) -> None:
+        if variable != (header_type.varbit is not None):
+            raise node.malformed("'extract_VL' goes with headers that have a varbit field, and only with them")

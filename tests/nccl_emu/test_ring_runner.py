@@ -1,0 +1,292 @@
+"""The ring all-reduce over in-memory byte pipes, against a reference with the same order of additions."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from jobspec.dtypes import DType
+from jobspec.frame import HEADER_BYTES, FrameHeader
+from jobspec.layout import Bucket, Layout, ParamSpec, Slot
+from jobspec.ring import Phase, chunk_range
+from jobspec.schedule import step_plan
+from nccl_emu.errors import RingError
+from nccl_emu.ring_runner import RingPlace, RingRunner
+from nccl_emu.tensors import TORCH_DTYPES, bytes_of
+
+PRIMARY = 3
+
+
+def make_layout(sizes: Sequence[tuple[int, DType]], version: int = 1) -> Layout:
+    slots = tuple(
+        Slot(ParamSpec(f"p{index}", (size,), dtype), index, 0) for index, (size, dtype) in enumerate(sizes)
+    )
+    return Layout(version, tuple(Bucket(i, dtype, size) for i, (size, dtype) in enumerate(sizes)), slots)
+
+
+def make_ring(
+    ring_size: int, channels: int, layout: Layout, frame_payload: int = 4096, epoch: int = 1
+) -> list[RingRunner]:
+    flows = tuple(range(channels))
+    return [
+        RingRunner(RingPlace(5, 2, epoch, rank, ring_size, channels, frame_payload, PRIMARY, flows), layout)
+        for rank in range(ring_size)
+    ]
+
+
+def make_buckets(ring_size: int, layout: Layout, rng: random.Random) -> list[list[torch.Tensor]]:
+    generator = torch.Generator().manual_seed(rng.getrandbits(32))
+    return [
+        [
+            torch.randn(bucket.elements, generator=generator).to(TORCH_DTYPES[bucket.dtype])
+            for bucket in layout.buckets
+        ]
+        for _ in range(ring_size)
+    ]
+
+
+def reference(buckets: list[list[torch.Tensor]], layout: Layout, channels: int) -> list[torch.Tensor]:
+    """Sum in the ring's order: chunk c starts at rank c, each next rank adds what it receives to its own."""
+    size = len(buckets)
+    result = [torch.empty_like(tensor) for tensor in buckets[0]]
+    for bucket in layout.buckets:
+        for channel in range(channels):
+            for chunk in range(size):
+                part = slice(*chunk_range(bucket.elements, channels, channel, size, chunk))
+                total = buckets[chunk][bucket.index][part].clone()
+                for hop in range(1, size):
+                    total = buckets[(chunk + hop) % size][bucket.index][part] + total
+                result[bucket.index][part] = total
+    return result
+
+
+class Pipes:
+    """Byte pipes from every rank to its successor; delivers pieces of random sizes in random order."""
+
+    def __init__(self, runners: list[RingRunner], rng: random.Random) -> None:
+        self.runners = runners
+        self.rng = rng
+        channels = runners[0].place.channels
+        self.pipes = {(rank, c): bytearray() for rank in range(len(runners)) for c in range(channels)}
+        self.tagged = 0
+        self.total = 0
+
+    def collect(self) -> None:
+        for rank, channel in self.pipes:
+            while (write := self.runners[rank].next_write(channel)) is not None:
+                assert write.channel == channel
+                assert write.dscp in (0, PRIMARY)
+                self.pipes[rank, channel] += write.data
+                self.total += len(write.data)
+                self.tagged += len(write.data) if write.dscp == PRIMARY else 0
+
+    def deliver_one(self) -> bool:
+        self.collect()
+        waiting = [key for key, pipe in self.pipes.items() if pipe]
+        if not waiting:
+            return False
+        rank, channel = self.rng.choice(waiting)
+        pipe = self.pipes[rank, channel]
+        size = min(len(pipe), self.rng.choice((1, 7, 64, 65, 1460, 100_000)))
+        self.runners[(rank + 1) % len(self.runners)].feed(channel, bytes(pipe[:size]))
+        del pipe[:size]
+        return True
+
+    def run(self) -> None:
+        while self.deliver_one():
+            pass
+        assert all(runner.done for runner in self.runners)
+
+
+def frames_per_step(layout: Layout, ring_size: int, channels: int, frame_payload: int, hop: int) -> int:
+    """Count the all-gather frames of `hop` of all flows."""
+    runner_shapes = make_ring(ring_size, channels, layout, frame_payload)
+    return sum(
+        len(
+            step_plan(runner.place.shape(rank, channel), layout).frames_of(
+                bucket.index, Phase.ALL_GATHER, hop
+            )
+        )
+        for rank, runner in enumerate(runner_shapes)
+        for channel in range(channels)
+        for bucket in layout.buckets
+    )
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    ring_size=st.integers(2, 8),
+    channels=st.integers(1, 3),
+    sizes=st.lists(
+        st.tuples(st.sampled_from([0, 1, 2, 3, 5, 8, 31, 200, 1001]), st.sampled_from(list(DType))),
+        min_size=1,
+        max_size=4,
+    ),
+    frame_payload=st.sampled_from([8, 64, 512, 4096]),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_all_reduce_equals_the_reference_bit_for_bit(
+    ring_size: int, channels: int, sizes: list[tuple[int, DType]], frame_payload: int, seed: int
+) -> None:
+    rng = random.Random(seed)
+    if frame_payload < 64:
+        sizes = [(size % 64, dtype) for size, dtype in sizes]  # an element a frame: keep the run short
+    layout = make_layout(sizes)
+    runners = make_ring(ring_size, channels, layout, frame_payload)
+    pipes = Pipes(runners, rng)
+    expected_headers = HEADER_BYTES * frames_per_step(layout, ring_size, channels, frame_payload, hop=0)
+    for step in (1, 2):
+        buckets = make_buckets(ring_size, layout, rng)
+        wanted = reference(buckets, layout, channels)
+        pipes.tagged = pipes.total = 0
+        for runner, own in zip(runners, buckets, strict=True):
+            runner.start(step, own)
+        pipes.run()
+        for own in buckets:
+            for tensor, goal in zip(own, wanted, strict=True):
+                assert bytes(bytes_of(tensor)) == bytes(bytes_of(goal))
+        assert pipes.tagged == layout.nbytes + expected_headers
+        assert sum(runner.tagged_bytes for runner in runners) == pipes.tagged
+        assert sum(runner.stream_bytes for runner in runners) == pipes.total
+        assert all(runner.wanted(c) == 0 for runner in runners for c in range(channels))
+
+
+def test_bytes_of_the_next_step_are_held_until_it_starts() -> None:
+    """A fast predecessor is a whole step ahead; its bytes wait and are used once the step starts."""
+    layout = make_layout([(100, DType.FLOAT32), (7, DType.FLOAT64)])
+    runners = make_ring(2, 1, layout)
+    rng = random.Random(1)
+    pipes = Pipes(runners, rng)
+    first, second = make_buckets(2, layout, rng), make_buckets(2, layout, rng)
+    goal = reference(second, layout, 1)
+    for runner, own in zip(runners, first, strict=True):
+        runner.start(1, own)
+    pipes.run()
+    before = [tensor.clone() for tensor in first[1]]
+    runners[0].start(2, second[0])
+    while pipes.deliver_one():
+        pass
+    assert not runners[0].done
+    assert runners[1].done and runners[1].wanted(0) == 0
+    assert all(torch.equal(a, b) for a, b in zip(before, first[1], strict=True))
+    runners[1].start(2, second[1])
+    pipes.run()
+    assert all(torch.equal(a, b) for own in second for a, b in zip(own, goal, strict=True))
+
+
+def test_a_write_is_a_copy_of_the_buffer() -> None:
+    """TCP may retransmit a frame after the buffers were reused for the next step."""
+    layout = make_layout([(8, DType.FLOAT32)])
+    runner = make_ring(2, 1, layout)[0]
+    bucket = torch.ones(8)
+    runner.start(1, [bucket])
+    write = runner.next_write(0)
+    assert write is not None
+    kept = bytes(write.data)
+    bucket.fill_(9)
+    assert write.data == kept
+
+
+def test_a_frame_waits_for_the_frame_it_depends_on() -> None:
+    """With several frames a chunk, hop 1 goes out frame by frame as hop 0 comes in."""
+    layout = make_layout([(64, DType.FLOAT32)])
+    runners = make_ring(4, 1, layout, frame_payload=16)  # chunks of 16 elements: 4 frames of 4
+    for runner in runners:
+        runner.start(1, [torch.ones(64)])
+    first = [runners[0].next_write(0) for _ in range(4)]
+    assert all(write is not None for write in first)
+    assert runners[0].next_write(0) is None
+    for _ in range(4):
+        assert runners[1].next_write(0) is not None
+    for write in first:
+        assert write is not None
+        assert runners[1].next_write(0) is None
+        runners[1].feed(0, write.data)
+        forwarded = runners[1].next_write(0)
+        assert forwarded is not None
+        header = FrameHeader.unpack(forwarded.data)
+        assert (header.hop, header.element_offset) == (1, FrameHeader.unpack(write.data).element_offset)
+        assert (
+            torch.frombuffer(bytearray(forwarded.data[HEADER_BYTES:]), dtype=torch.float32).tolist()
+            == [2.0] * 4
+        )
+
+
+def receiving_runner() -> tuple[RingRunner, bytearray]:
+    """Return a runner that awaits its first frame, and that frame."""
+    layout = make_layout([(64, DType.FLOAT32)])
+    runners = make_ring(2, 1, layout)
+    for runner in runners:
+        runner.start(1, [torch.ones(64)])
+    write = runners[0].next_write(0)
+    assert write is not None
+    return runners[1], bytearray(write.data)
+
+
+def test_a_damaged_payload_is_refused() -> None:
+    runner, frame = receiving_runner()
+    frame[HEADER_BYTES + 3] ^= 0x10
+    with pytest.raises(RingError, match=r"flow 0, step 1, frame 0: payload CRC: 0x") as caught:
+        runner.feed(0, frame)
+    assert (caught.value.field, caught.value.flow, caught.value.step, caught.value.frame) == (
+        "payload CRC",
+        0,
+        1,
+        0,
+    )
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("job", 6),
+        ("group", 3),
+        ("epoch", 2),
+        ("channel", 1),
+        ("step", 2),
+        ("layout_version", 9),
+        ("bucket", 1),
+        ("phase", Phase.ALL_GATHER),
+        ("hop", 1),
+        ("chunk", 1),
+        ("rank", 1),
+        ("dtype", DType.FLOAT16),
+        ("element_offset", 4),
+        ("payload_bytes", 4),
+    ],
+)
+def test_a_header_that_differs_from_the_schedule_is_refused(field: str, value: object) -> None:
+    runner, frame = receiving_runner()
+    header = FrameHeader.unpack(frame)
+    wrong = FrameHeader(**{**header.__dict__, field: value}).pack()
+    with pytest.raises(RingError, match=f"step 1, frame 0: {field}: ") as caught:
+        runner.feed(0, wrong)  # the header alone: the error must not wait for a payload that may never come
+    assert caught.value.field == field
+
+
+def test_bytes_that_are_no_header_are_refused() -> None:
+    runner, frame = receiving_runner()
+    frame[0] ^= 1
+    with pytest.raises(RingError, match="magic"):
+        runner.feed(0, frame)
+
+
+def test_start_refuses_wrong_steps_and_buckets() -> None:
+    layout = make_layout([(8, DType.FLOAT32)])
+    runner = make_ring(2, 1, layout)[0]
+    with pytest.raises(RingError, match=r"buckets\[0\].*float64.*expected a contiguous float32 \(8,\)"):
+        runner.start(1, [torch.ones(8, dtype=torch.float64)])
+    with pytest.raises(RingError, match="2 given, the layout has 1"):
+        runner.start(1, [torch.ones(8), torch.ones(8)])
+    with pytest.raises(RingError, match="contiguous"):
+        runner.start(1, [torch.ones(16)[::2]])
+    with pytest.raises(RingError, match="expected step 1"):
+        runner.start(2, [torch.ones(8)])
+    runner.start(1, [torch.ones(8)])
+    with pytest.raises(RingError, match="step 1 is still running"):
+        runner.start(2, [torch.ones(8)])

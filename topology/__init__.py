@@ -1,0 +1,1 @@
+"""Fabrics that a job runs on (in-process simulation, Mininet), impairments, and the testbed run with its report."""

@@ -1,0 +1,152 @@
+"""What a testbed run found out: the one source of the table, `summary.json` and the HTML report."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from jobspec.model import Job
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """One training step as the ranks, the switch and the shadow saw it."""
+
+    step: int
+    """Training step, from 1."""
+    loss: float
+    """Mean loss over the ranks' shares of the batch."""
+    wire_bytes: int
+    """Bytes of all frames that the ranks sent for the step (headers and retransmissions included)."""
+    tagged_payload_bytes: int
+    """TCP payload bytes that the ranks sent with the primary DSCP, each once."""
+    replica_payload_bytes: int
+    """TCP payload bytes of replicas that the shadow placed, each once."""
+    complete: bool
+    """Every byte of the reduced gradient arrived and every frame's CRC held."""
+    applied: bool
+    """The optimizer step was applied and the recovery point published."""
+    matches: bool | None
+    """Every parameter and optimizer tensor equals the trainer's bit for bit; None where nothing was published."""
+    mismatch: str | None = None
+    """First tensor that differs, where one does."""
+    reason: str | None = None
+    """Why there is no recovery point: a value of `jobspec.reasons.GapReason`."""
+    detail: str | None = None
+    """Flow, byte ranges, or what else the reason refers to."""
+    trained_at: float = 0.0
+    """Seconds from the start of training until the slowest rank had finished the step."""
+    published_at: float | None = None
+    """Seconds from the start of training until the recovery point was published."""
+
+    @property
+    def verified(self) -> bool:
+        """A recovery point exists and equals the trainer's state."""
+        return self.applied and self.matches is True
+
+
+@dataclass(frozen=True)
+class RestartResult:
+    """A new trainer built from the shadow's checkpoint of one step alone, run to the end."""
+
+    from_step: int
+    """Step of the recovery point that it was built from; 0 where there was none to restart from."""
+    iterations: tuple[Iteration, ...]
+    """Its steps, as the shadow followed them too."""
+    identical: bool
+    """Its final state equals the uninterrupted run's byte for byte."""
+    difference: str | None = None
+    """First difference, or why there was no restart."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """A whole testbed run."""
+
+    job: Job
+    """The job as it was run (after --ranks, --mtu, ...)."""
+    switch: str
+    """``softswitch`` or ``bmv2``."""
+    fabric: str
+    """``inproc`` or ``mininet``."""
+    seed: int
+    """Seed of the run."""
+    gradient_bytes: int
+    """Bytes of one whole gradient."""
+    header_bytes: int
+    """Frame-header bytes that accompany one gradient at hop 0, over all flows."""
+    iterations: tuple[Iteration, ...]
+    """The uninterrupted run."""
+    ranks_equal: bool
+    """All ranks held byte-equal state after every step."""
+    restart: RestartResult
+    """The restarted run."""
+    wall_seconds: float
+    """Duration of everything."""
+    accuracy: float | None = None
+    """Share of the data set that the final model classifies rightly."""
+    discarded: dict[str, int] = field(default_factory=dict)
+    """Replicas that the shadow did not place, by cause."""
+    switch_counters: dict[str, int] = field(default_factory=dict)
+    """Packets by reason not to replicate (`p4src.constants.NotReplicated`), plus ``replicated``."""
+    faults: tuple[str, ...] = ()
+    """Faults that were asked for."""
+
+    @property
+    def verified(self) -> int:
+        """Number of verified iterations."""
+        return sum(iteration.verified for iteration in self.iterations)
+
+    @property
+    def mismatched(self) -> int:
+        """Number of published iterations that differ from the trainer: must be 0 whatever happens."""
+        both = (*self.iterations, *self.restart.iterations)
+        return sum(iteration.matches is False for iteration in both)
+
+    @property
+    def passed(self) -> bool:
+        """Everything that the testbed set out to prove holds."""
+        steps = (*self.iterations, *self.restart.iterations)
+        return all(step.verified for step in steps) and self.ranks_equal and self.restart.identical
+
+    @property
+    def verdict(self) -> str:
+        """The closing line of a run."""
+        restart = "restart identical" if self.restart.identical else "restart NOT identical"
+        return f"shadow == trainer: {self.verified}/{len(self.iterations)} iterations, {restart}"
+
+    def summary(self) -> dict[str, Any]:
+        """Return the machine-readable result (``summary.json``)."""
+        return {
+            "iterations": len(self.iterations),
+            "verified_iterations": self.verified,
+            "mismatched_iterations": self.mismatched,
+            "restart_identical": self.restart.identical,
+            "ranks": len(self.job.groups[0].ring),
+            "switch": self.switch,
+            "fabric": self.fabric,
+            "gradient_bytes_per_iteration": self.gradient_bytes,
+            "replica_payload_bytes": sum(i.replica_payload_bytes for i in self.iterations),
+            "tagged_payload_bytes": sum(i.tagged_payload_bytes for i in self.iterations),
+            "wall_s": round(self.wall_seconds, 3),
+            "config": self.job.model_dump(mode="json"),
+            "passed": self.passed,
+            "ranks_equal": self.ranks_equal,
+            "seed": self.seed,
+            "accuracy": self.accuracy,
+            "frame_header_bytes_per_iteration": self.header_bytes,
+            "restart_from_step": self.restart.from_step,
+            "restart_difference": self.restart.difference,
+            "discarded_replicas": self.discarded,
+            "switch_counters": self.switch_counters,
+            "faults": list(self.faults),
+            "gaps": [
+                {"step": i.step, "reason": i.reason, "detail": i.detail} for i in self.iterations if i.reason is not None
+            ],
+        }
+
+    def write_summary(self, path: Path) -> None:
+        """Write `summary` as JSON to `path`."""
+        path.write_text(json.dumps(self.summary(), indent=2) + "\n")

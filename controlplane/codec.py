@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from finsy import (
-    P4DigestEntry,
-    P4MulticastGroupEntry,
-    P4Replica,
-    P4Schema,
-    P4TableAction,
-    P4TableEntry,
-    P4TableMatch,
-    P4UpdateType,
-)
+from finsy import P4DigestEntry, P4Schema, P4TableAction, P4TableEntry, P4TableMatch
 from finsy.proto import p4r
 
 from controlplane.entities import DigestConfig, Entity, MulticastGroup, Replica, TableEntry, fields_of
 from controlplane.reconcile import Change, Update
 
 _TYPES = {
-    Change.INSERT: P4UpdateType.INSERT,
-    Change.MODIFY: P4UpdateType.MODIFY,
-    Change.DELETE: P4UpdateType.DELETE,
+    Change.INSERT: p4r.Update.INSERT,
+    Change.MODIFY: p4r.Update.MODIFY,
+    Change.DELETE: p4r.Update.DELETE,
 }
 
 
@@ -34,8 +25,13 @@ def encode(entity: Entity, schema: P4Schema) -> p4r.Entity:
         action = P4TableAction(entity.action, **dict(entity.params))
         return P4TableEntry(entity.table, match=P4TableMatch(entity.match), action=action).encode(schema)
     if isinstance(entity, MulticastGroup):
-        replicas = [P4Replica(replica.port, instance=replica.rid) for replica in sorted(entity.replicas)]
-        return P4MulticastGroupEntry(entity.id, replicas=replicas).encode(schema)
+        # `egress_port`, not the newer `port`: BMv2 speaks P4Runtime 1.3, and newer servers still take it.
+        replicas = [
+            p4r.Replica(egress_port=replica.port, instance=replica.rid) for replica in sorted(entity.replicas)
+        ]
+        group = p4r.MulticastGroupEntry(multicast_group_id=entity.id, replicas=replicas)
+        engine = p4r.PacketReplicationEngineEntry(multicast_group_entry=group)
+        return p4r.Entity(packet_replication_engine_entry=engine)
     return P4DigestEntry(
         entity.digest,
         max_list_size=entity.max_list_size,
@@ -46,27 +42,30 @@ def encode(entity: Entity, schema: P4Schema) -> p4r.Entity:
 
 def encode_update(update: Update, schema: P4Schema) -> p4r.Update:
     """Return `update` as a message; errors as in `encode`."""
-    return p4r.Update(type=_TYPES[update.change].vt(), entity=encode(update.entity, schema))
+    return p4r.Update(type=_TYPES[update.change], entity=encode(update.entity, schema))
 
 
 def decode(message: p4r.Entity, schema: P4Schema) -> Entity:
-    """Return the entity that `message` (a table entry, a multicast group or a digest entry) carries.
+    """Return the entity in `message`: a table entry, a multicast group or a digest entry.
 
     Raises:
-        ValueError: another kind of entity, or one that our data plane cannot hold (not an exact key, no action).
+        ValueError: another kind of entity, or one that our data plane cannot hold (no exact key, no action).
     """
     kind = message.WhichOneof("entity")
     if kind == "table_entry":
         return _table_entry(P4TableEntry.decode(message, schema))
     if kind == "packet_replication_engine_entry":
-        group = P4MulticastGroupEntry.decode(message, schema)
-        copies = (replica if isinstance(replica, P4Replica) else P4Replica(*replica) for replica in group.replicas)
-        replicas = frozenset(Replica(replica.port, replica.instance) for replica in copies)
-        return MulticastGroup(group.multicast_group_id, replicas)
+        group = message.packet_replication_engine_entry.multicast_group_entry
+        return MulticastGroup(group.multicast_group_id, frozenset(_replica(copy) for copy in group.replicas))
     if kind == "digest_entry":
         entry = P4DigestEntry.decode(message, schema)
         return DigestConfig(entry.digest_id, entry.max_list_size, entry.max_timeout_ns, entry.ack_timeout_ns)
     raise ValueError(f"an entity of kind {kind} cannot be part of the state")
+
+
+def _replica(copy: p4r.Replica) -> Replica:
+    port = int.from_bytes(copy.port, "big") if copy.HasField("port") else copy.egress_port
+    return Replica(port, copy.instance)
 
 
 def _table_entry(entry: P4TableEntry) -> TableEntry:

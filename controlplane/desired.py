@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from controlplane.entities import DigestConfig, Entity, MulticastGroup, Replica, SwitchState, TableEntry
 from jobspec.checks import problems_between
 from jobspec.errors import JobError, Problem
-from jobspec.model import Flow, Job
+from jobspec.model import Flow, Host, Job, ShadowNode
 from p4src.constants import FLOOD_GROUP, MAX_SHADOWS
 from p4src.names import Action, Digest, MatchField, Param, Table
 
@@ -48,13 +48,18 @@ def _entities(jobs: Sequence[Job]) -> Iterator[Entity]:
     hosts = frozenset(Replica(host.port, 0) for job in jobs for host in job.hosts)
     yield MulticastGroup(FLOOD_GROUP, hosts)
     for job in jobs:
-        for end in (*job.hosts, *job.shadows):
+        ends: list[Host | ShadowNode] = [*job.hosts, *job.shadows]
+        for end in ends:
             match = {MatchField.DST_ADDR: mac_number(end.mac)}
             yield TableEntry.make(Table.L2_FORWARD, match, Action.SET_PORT, {Param.PORT: end.port})
         for shadow in job.shadows:
             port = {MatchField.INGRESS_PORT: shadow.port}
             yield TableEntry.make(Table.SHADOW_PORTS, port, Action.DROP_FROM_SHADOW)
-            address = {Param.MAC: mac_number(shadow.mac), Param.IP: int(shadow.ip), Param.BASE_PORT: shadow.base_port}
+            address = {
+                Param.MAC: mac_number(shadow.mac),
+                Param.IP: int(shadow.ip),
+                Param.BASE_PORT: shadow.base_port,
+            }
             yield TableEntry.make(Table.SHADOW, {MatchField.RID: shadow.rid}, Action.TO_SHADOW, address)
         for flow in job.flows:
             yield _replicate(job, flow)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TypeVar
 
 from p4src.names import Action, Param, Table
 
@@ -17,7 +18,11 @@ Key = tuple[str, ...] | tuple[str, int] | tuple[str, str, Fields]
 """Identity of an entity on the switch."""
 
 
-def fields_of(values: Mapping[str, int]) -> Fields:
+_Name = TypeVar("_Name", bound=str)
+_Param = TypeVar("_Param", bound=str)
+
+
+def fields_of(values: Mapping[_Name, int]) -> Fields:
     """Return `values` as sorted pairs (enumerated names become plain strings)."""
     return tuple(sorted((str(name), value) for name, value in values.items()))
 
@@ -37,10 +42,10 @@ class TableEntry:
 
     @classmethod
     def make(
-        cls, table: str, match: Mapping[str, int], action: str, params: Mapping[str, int] | None = None
+        cls, table: str, match: Mapping[_Name, int], action: str, params: Mapping[_Param, int] | None = None
     ) -> TableEntry:
         """Build an entry from mappings."""
-        return cls(str(table), fields_of(match), str(action), fields_of(params or {}))
+        return cls(str(table), fields_of(match), str(action), fields_of(params) if params else ())
 
     @property
     def key(self) -> Key:
@@ -137,16 +142,22 @@ class SwitchState:
 
     def table(self, name: str) -> tuple[TableEntry, ...]:
         """Return the entries of a table, sorted."""
-        found = (entity for entity in self.entities if isinstance(entity, TableEntry) and entity.table == name)
+        found = (
+            entity for entity in self.entities if isinstance(entity, TableEntry) and entity.table == name
+        )
         return tuple(sorted(found))
 
     def groups(self) -> tuple[MulticastGroup, ...]:
         """Return the multicast groups by number."""
-        return tuple(sorted((e for e in self.entities if isinstance(e, MulticastGroup)), key=lambda group: group.id))
+        return tuple(
+            sorted((e for e in self.entities if isinstance(e, MulticastGroup)), key=lambda group: group.id)
+        )
 
     def digests(self) -> tuple[DigestConfig, ...]:
         """Return the digest settings by name."""
-        return tuple(sorted((e for e in self.entities if isinstance(e, DigestConfig)), key=lambda d: d.digest))
+        return tuple(
+            sorted((e for e in self.entities if isinstance(e, DigestConfig)), key=lambda d: d.digest)
+        )
 
 
 def is_flow_base(entity: Entity) -> bool:
@@ -156,4 +167,8 @@ def is_flow_base(entity: Entity) -> bool:
 
 def is_replicate(entity: Entity) -> bool:
     """Return whether `entity` binds a connection to a flow."""
-    return isinstance(entity, TableEntry) and entity.table == Table.REPLICATE and entity.action == Action.REPLICATE_FLOW
+    return (
+        isinstance(entity, TableEntry)
+        and entity.table == Table.REPLICATE
+        and entity.action == Action.REPLICATE_FLOW
+    )

@@ -61,8 +61,8 @@ class ControlPlaneError(Exception):
         target: HOST:PORT of the switch.
         refusals: the updates that were refused, in the order of the plan.
         hint: what to do about it.
-        restored: after a refused update: True when the earlier state was put back and read back equal, False when
-            it was not; None where nothing had been changed.
+        restored: after a refused update: True when the switch reads back as before, False when it does not;
+            None where nothing was to be put back.
         restore_note: what is to be known of the restored (or not restored) state.
     """
 

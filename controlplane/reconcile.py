@@ -1,15 +1,15 @@
 """From what a switch holds to what it must hold: an ordered list of updates, pure and minimal.
 
-Order: first what refers to other things goes, then what is referred to comes, then what refers to it, and last goes
-what nothing refers to any more. So no entry ever names a group that does not exist, and no group a replica id that
-has no shadow:
+First what refers to other things goes, then what is referred to comes, then what refers to it, and last goes
+what nothing refers to any more. So no entry ever names a group that does not exist, and no group a replica id
+that has no shadow:
 
-    delete  replicate, flow_base, other entries
+    delete            replicate, flow_base, other entries
     insert or modify  digest, shadow_ports, shadow, l2_forward, groups, flow_base, replicate
-    delete  groups, shadow, digest
+    delete            groups, shadow, digest
 
-A `replicate` entry whose action changes is deleted and inserted again, never modified: while its group turns from
-one flow's into another's, its packets must be forwarded as any other packet, not to the other flow's host.
+A `replicate` entry whose action changes is deleted and inserted again, never modified: while its group turns
+from one flow's into another's, its packets must be forwarded as any other, not to the other flow's host.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import groupby
 
 from controlplane.entities import (
-    DigestConfig,
     Entity,
     MulticastGroup,
     SwitchState,
@@ -49,6 +49,11 @@ class Update:
     before: Entity | None = None
     """The entity as it is; None for an insertion."""
 
+    @property
+    def result(self) -> Entity | None:
+        """What the switch holds under the entity's key afterwards."""
+        return None if self.change is Change.DELETE else self.entity
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -59,8 +64,16 @@ class Plan:
     unchanged: int
     """Entities that stay as they are (entries of `flow_base` that are kept included)."""
     rebound_flows: tuple[int, ...] = ()
-    """Flows that belong to another pair of hosts than before: connections that live on need to be made anew, as the
-    switch remembers the other connection's sequence numbers."""
+    """Flows that belong to another pair of hosts than before: connections that live on must be made anew, as
+    the switch remembers the other connection's sequence numbers."""
+
+    def stages(self) -> list[tuple[Update, ...]]:
+        """Return the updates in stages, each to be finished before the next.
+
+        The updates of one stage may be made in any order, as those of one P4Runtime Write are (P4Runtime
+        specification, section "Batching and Ordering of Updates").
+        """
+        return [tuple(stage) for _, stage in groupby(self.updates, key=_stage)]
 
     def count(self, change: Change) -> int:
         """Return the number of updates of one kind."""
@@ -70,9 +83,9 @@ class Plan:
 def reconcile(desired: SwitchState, actual: SwitchState) -> Plan:
     """Return what turns `actual` into `desired`, with the connections of flows that live on.
 
-    Entries of `flow_base` are the running controller's: those of a flow that is the same before and after (the same
-    pair of hosts and port) stay, and so do those that came before their flow's `replicate` entry; others go, since
-    they would give a new connection an old one's sequence number.
+    Entries of `flow_base` are the running controller's: those of a flow that is the same before and after
+    (same pair of hosts and port) stay, and so do those that came before their flow's `replicate` entry.
+    Others go: they would give a new connection an old one's sequence number.
     """
     wanted, present = _bindings(desired), _bindings(actual)
     kept = [
@@ -114,35 +127,46 @@ def _bindings(state: SwitchState) -> dict[int, set[_Connection]]:
     found: dict[int, set[_Connection]] = {}
     for entity in state.entities:
         if isinstance(entity, TableEntry) and is_replicate(entity):
-            ends = tuple(entity.field(name) for name in (MatchField.SRC_ADDR, MatchField.DST_ADDR, MatchField.DST_PORT))
+            ends = tuple(
+                entity.field(name) for name in (MatchField.SRC_ADDR, MatchField.DST_ADDR, MatchField.DST_PORT)
+            )
             found.setdefault(entity.param(Param.FLOW_ID), set()).add((ends[0], ends[1], ends[2]))
     return found
 
 
-def _lives_on(entity: Entity, wanted: dict[int, set[_Connection]], present: dict[int, set[_Connection]]) -> bool:
+def _lives_on(
+    entity: Entity, wanted: dict[int, set[_Connection]], present: dict[int, set[_Connection]]
+) -> bool:
     assert isinstance(entity, TableEntry)
     flow = entity.field(MatchField.FLOW_ID)
     return flow in wanted and (flow not in present or bool(wanted[flow] & present[flow]))
 
 
-_DELETED_FIRST = (Table.REPLICATE, Table.REPLICATE_RDMA_IPV4, Table.REPLICATE_RDMA_IPV6, Table.FLOW_BASE)
-_WRITTEN = (Table.SHADOW_PORTS, Table.SHADOW, Table.L2_FORWARD, "groups", Table.FLOW_BASE)
+_LAST_DELETED = ("groups", Table.SHADOW, "digest")
+_FIRST_DELETED = (Table.REPLICATE, Table.REPLICATE_RDMA_IPV4, Table.REPLICATE_RDMA_IPV6, Table.FLOW_BASE)
+_WRITTEN = ("digest", Table.SHADOW_PORTS, Table.SHADOW, Table.L2_FORWARD, "groups", Table.FLOW_BASE)
 
 
-def _order(update: Update) -> tuple[int, int, tuple[object, ...]]:
-    entity = update.entity
-    if isinstance(entity, DigestConfig):
-        kind, place = "digest", entity.digest
-    elif isinstance(entity, MulticastGroup):
-        kind, place = "groups", f"{entity.id:10}"
-    else:
-        kind, place = entity.table, ""
-    fields = (place, entity.match) if isinstance(entity, TableEntry) else (place,)
-    if update.change is Change.DELETE:
-        late = {"groups": 1, str(Table.SHADOW): 2, "digest": 3}.get(kind)
-        if late is not None:
-            return 2, late, fields
-        return 0, _DELETED_FIRST.index(kind) if kind in _DELETED_FIRST else len(_DELETED_FIRST), fields
-    if kind == "digest":
-        return 1, -1, fields
-    return 1, _WRITTEN.index(kind) if kind in _WRITTEN else len(_WRITTEN), fields
+def _kind(entity: Entity) -> str:
+    if isinstance(entity, TableEntry):
+        return entity.table
+    return "groups" if isinstance(entity, MulticastGroup) else "digest"
+
+
+def _stage(update: Update) -> tuple[int, int]:
+    """Return the place of an update's stage; updates of one stage do not depend on each other."""
+    kind = _kind(update.entity)
+    if update.change is not Change.DELETE:
+        return 1, _place(kind, _WRITTEN)
+    if kind in _LAST_DELETED:
+        return 2, _place(kind, _LAST_DELETED)
+    return 0, _place(kind, _FIRST_DELETED)
+
+
+def _place(kind: str, order: tuple[str, ...]) -> int:
+    return order.index(kind) if kind in order else len(order)
+
+
+def _order(update: Update) -> tuple[tuple[int, int], str, tuple[object, ...]]:
+    # Within a stage by key, so that equal inputs give equal plans.
+    return _stage(update), _kind(update.entity), update.entity.key

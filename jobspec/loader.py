@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Hashable, Sequence
+import reprlib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,10 @@ from jobspec.errors import JobError, Problem
 from jobspec.model import Job
 
 Path_ = tuple[str | int, ...]
+MAX_VALUES = 100_000
+"""Values in one file at most, aliases followed: a few lines of aliases can stand for billions."""
+MAX_DEPTH = 50
+"""Levels of nesting at most; a job needs five."""
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 
@@ -58,7 +63,9 @@ def load_jobs(paths: Sequence[Path | str]) -> list[JobFile]:
         except JobError as error:
             problems += error.problems
     if not problems:
-        problems = [files[index].place(problem) for index, problem in problems_between([file.job for file in files])]
+        problems = [
+            files[index].place(problem) for index, problem in problems_between([file.job for file in files])
+        ]
     if problems:
         raise JobError(problems)
     return files
@@ -70,22 +77,25 @@ def parse_job(text: str, file: str = "job.yaml") -> JobFile:
     Raises:
         JobError: not YAML, or the job is not sound.
     """
+    builder = _Builder()
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
-        lines: dict[Path_, int] = {}
-        data = _construct(node, (), lines) if node is not None else None
-    except _Repeated as error:
-        raise JobError([Problem(error.key, "the key stands twice; expected once", file, error.line)]) from error
+        data = builder.build(node, ()) if node is not None else None
+    except _Refused as refused:
+        problem = Problem(_dotted(refused.path) or "(file)", refused.message, file, refused.line)
+        raise JobError([problem]) from refused
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         line = mark.line + 1 if mark is not None else None
-        what = getattr(error, "problem", None) or str(error).splitlines()[0]
+        what = getattr(error, "problem", None) or " ".join(str(error).split())
         raise JobError([Problem("(file)", f"not YAML: {what}", file, line)]) from error
-    except (ValueError, RecursionError) as error:
-        raise JobError([Problem("(file)", f"not YAML that can be read: {error}", file)]) from error
+    except RecursionError as error:
+        raise JobError([Problem("(file)", f"nested deeper than {MAX_DEPTH} levels", file)]) from error
+    lines = builder.lines
     if not isinstance(data, dict):
         kind = "nothing" if data is None else type(data).__name__
-        raise JobError([Problem("(file)", f"holds {kind}, expected a mapping with version, name, switch, ...", file, 1)])
+        expected = "expected a mapping with version, name, switch, ..."
+        raise JobError([Problem("(file)", f"holds {kind}, {expected}", file, 1)])
     try:
         job = Job.model_validate(data)
     except ValidationError as error:
@@ -103,38 +113,63 @@ def _load(path: Path) -> JobFile:
     except OSError as error:
         raise JobError([Problem("(file)", f"cannot be read: {error.strerror}", str(path))]) from error
     except UnicodeDecodeError as error:
-        raise JobError([Problem("(file)", f"not UTF-8 text: {error.reason} at byte {error.start}", str(path))]) from error
+        what = f"not UTF-8 text: {error.reason} at byte {error.start}"
+        raise JobError([Problem("(file)", what, str(path))]) from error
     return parse_job(text, str(path))
 
 
-class _Repeated(Exception):
-    def __init__(self, key: str, line: int) -> None:
-        self.key, self.line = key, line
+class _Refused(Exception):
+    """Something that YAML allows and a job file does not."""
+
+    def __init__(self, path: Path_, line: int, message: str) -> None:
+        self.path, self.line, self.message = path, line, message
 
 
-def _construct(node: yaml.Node, path: Path_, lines: dict[Path_, int]) -> Any:
-    """Build plain values from a YAML node tree and note the line of each (yaml.safe_load would lose them)."""
-    lines[path] = node.start_mark.line + 1
-    if isinstance(node, yaml.MappingNode):
+class _Builder:
+    """Builds plain values from YAML nodes and notes the line of each (yaml.safe_load would lose them)."""
+
+    def __init__(self) -> None:
+        self.lines: dict[Path_, int] = {}
+        self._scalars = yaml.constructor.SafeConstructor()
+        self._values = 0
+
+    def build(self, node: yaml.Node, path: Path_) -> Any:
+        """Return the value of `node`, which stands at `path`."""
+        line = node.start_mark.line + 1
+        self._values += 1
+        if self._values > MAX_VALUES:
+            raise _Refused((), line, f"holds more than {MAX_VALUES} values; do its aliases (*name) nest?")
+        if len(path) > MAX_DEPTH:
+            raise _Refused((), line, f"nested deeper than {MAX_DEPTH} levels; does an alias hold itself?")
+        self.lines[path] = line
+        if isinstance(node, yaml.MappingNode):
+            return self._mapping(node, path)
+        if isinstance(node, yaml.SequenceNode):
+            return [self.build(item, (*path, index)) for index, item in enumerate(node.value)]
+        return self._scalar(node, path)
+
+    def _mapping(self, node: yaml.MappingNode, path: Path_) -> dict[str, Any]:
         result: dict[str, Any] = {}
         for key_node, value_node in node.value:
-            key = _scalar(key_node)
-            if not isinstance(key, Hashable) or key in result:
-                raise _Repeated(_dotted((*path, str(key))), key_node.start_mark.line + 1)
-            result[str(key)] = _construct(value_node, (*path, str(key)), lines)
-            lines[(*path, str(key))] = key_node.start_mark.line + 1
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise _Refused(path, line, "a key is a list or a mapping; expected the name of a field")
+            key = key_node.value
+            if key in result:
+                raise _Refused((*path, key), line, "the key stands twice; expected once")
+            result[key] = self.build(value_node, (*path, key))
+            self.lines[(*path, key)] = line
         return result
-    if isinstance(node, yaml.SequenceNode):
-        return [_construct(item, (*path, index), lines) for index, item in enumerate(node.value)]
-    return _scalar(node)
 
-
-def _scalar(node: yaml.Node) -> Any:
-    loader = yaml.SafeLoader("")
-    try:
-        return loader.construct_object(node, deep=True)
-    finally:
-        loader.dispose()
+    def _scalar(self, node: yaml.Node, path: Path_) -> Any:
+        line = node.start_mark.line + 1
+        try:
+            value = self._scalars.construct_object(node, deep=True)
+        except (ValueError, ArithmeticError) as error:  # 2026-13-45, a number of more than 4300 digits
+            raise _Refused(path, line, f"cannot be read: {error}") from error
+        if isinstance(value, int) and value.bit_length() > 63:
+            raise _Refused(path, line, "the number is too large; expected less than 2^63")
+        return value
 
 
 def _problem(item: Any, file: str, lines: dict[Path_, int]) -> Problem:
@@ -144,9 +179,18 @@ def _problem(item: Any, file: str, lines: dict[Path_, int]) -> Problem:
         message = "is missing; add it"
     elif item["type"] == "extra_forbidden":
         message = "is not a field of a job file; remove it or mend its name"
+    elif item["type"] == "string_type":
+        # Unquoted, 12:00:00:00:01:00 is a number to YAML, and `no` a truth value.
+        message = f"expected text, found {_shown(item['input'])}; put it in quotes"
     elif not isinstance(item["input"], dict | list):
-        message = f"{message[:1].lower()}{message[1:]}, found {item['input']!r}"
+        message = f"{message[:1].lower()}{message[1:]}, found {_shown(item['input'])}"
     return Problem(_dotted(path), message, file, _line_of(lines, path))
+
+
+def _shown(value: Any) -> str:
+    short = reprlib.Repr()
+    short.maxstring = short.maxother = short.maxlong = 80
+    return short.repr(value)
 
 
 def _line_of(lines: dict[Path_, int], path: Path_) -> int | None:

@@ -33,8 +33,10 @@ def _check_dscp(value: int) -> int:
 
 
 def _listed_ports(value: Any) -> Any:
-    # `ports: 10` is short for ports 1..10.
-    return list(range(1, value + 1)) if isinstance(value, int) and not isinstance(value, bool) else value
+    # `ports: 10` is short for ports 1..10. A number that is too large is refused as a port, not counted to.
+    if isinstance(value, int) and not isinstance(value, bool):
+        return list(range(1, value + 1)) if value <= MAX_PORT else [value]
+    return value
 
 
 Mac = Annotated[str, AfterValidator(_check_mac)]
@@ -43,8 +45,10 @@ Dscp = Annotated[int, Field(ge=0, le=63), AfterValidator(_check_dscp)]
 """Differentiated-services codepoint of pool 2."""
 Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,31}$")]
 """Letters, digits, ``-`` and ``_``, beginning with a letter, at most 32."""
-SwitchPort = Annotated[int, Field(ge=1, le=510)]
-"""Port number of a switch; 511 is BMv2's drop port."""
+MAX_PORT = 510
+"""Largest port number of a switch; 511 is BMv2's drop port."""
+SwitchPort = Annotated[int, Field(ge=1, le=MAX_PORT)]
+"""Port number of a switch."""
 
 
 class _Strict(BaseModel):

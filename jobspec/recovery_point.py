@@ -43,7 +43,8 @@ class Origin(StrEnum):
 
 
 class _Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    # A loss may be NaN or infinite; pydantic's default writes null, which could not be read back.
+    model_config = ConfigDict(extra="forbid", frozen=True, ser_json_inf_nan="constants")
 
 
 class StateEntry(_Model):

@@ -1,7 +1,7 @@
 """One rank on the network as a pure object: frames and time in, frames and timers out.
 
-The rank opens one connection a channel to its successor and listens for its predecessor's. `RingRunner` says what
-the streams carry; this object moves bytes between the streams and TCP, and tells connections apart.
+The rank opens one connection a channel to its successor and listens for its predecessor's. `RingRunner` says
+what the streams carry; this object moves bytes between the streams and TCP, and tells connections apart.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class RankNode:
         Args:
             now: time in seconds.
             silent: as when the host dies: nothing is sent, and nothing answered until the next `connect`.
-                Otherwise as when the process dies: its kernel sends RSTs, and answers late segments with RSTs.
+                Otherwise as when the process dies: its kernel sends RSTs, also to late segments.
         """
         if not silent:
             for link in (*self._outgoing, *self._incoming):

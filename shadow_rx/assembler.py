@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 from jobspec.layout import Layout
 from jobspec.model import Flow
-from jobspec.ring import Phase
 from jobspec.schedule import FlowSchedule, FrameSlot
 from shadow_rx.capture import Discard, Replica
 from shadow_rx.frames import FrameBuffer
@@ -144,10 +143,9 @@ class Assembler:
 
     @property
     def newest_touched(self) -> int:
-        """Newest step of which a byte has arrived, the step before `next_step` when there is none."""
+        """Newest step of the window of which a byte has arrived, the step before `next_step` when there is none."""
         steps = range(self.next_step, self.next_step + self.window)
-        touched = max((step for step in steps if self.slot(step).touched), default=self.next_step - 1)
-        return max(touched, self.overrun[1]) if self.overrun else touched
+        return max((step for step in steps if self.slot(step).touched), default=self.next_step - 1)
 
     def place(self, replica: Replica, now: float) -> bool:
         """Copy the payload where it belongs; tell whether the group has to look (a step completed, bytes overran).
@@ -276,5 +274,3 @@ def _append(found: list[MissingRange], flow_id: int, frame: FrameSlot, start: in
             return
     found.append(MissingRange(flow_id, frame.bucket, frame.chunk, start, end))
 
-
-assert Phase.ALL_GATHER.value == 1, "slots collect the all-gather half"

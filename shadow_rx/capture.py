@@ -110,7 +110,7 @@ class ReplicaFilter:
         if parsed.src_ip != self._sources[flow_id]:
             return Rejected(Discard.WRONG_SOURCE)
         if int(segment.flags) & _RST:
-            return Rejected(Discard.RESET, replica)
+            return Rejected(Discard.RESET)
         return replica
 
     def _replica(self, parsed: ParsedFrame, flow_id: int) -> Replica | None:

@@ -7,6 +7,7 @@ from nccl_emu.tcp.segment import ACK, FIN, RST, SYN, Segment, reset_reply
 from nccl_emu.tcp.seqnum import to_position
 from nccl_emu.tcp.tcb import Tcb, TcpState
 
+_PEER_DONE = frozenset({TcpState.CLOSING, TcpState.LAST_ACK, TcpState.TIME_WAIT})
 _TAKES_DATA = frozenset({TcpState.ESTABLISHED, TcpState.FIN_WAIT_1, TcpState.FIN_WAIT_2})
 
 
@@ -137,8 +138,8 @@ def _take_reset(tcb: Tcb, seq: int, now: float) -> None:
     if state is TcpState.SYN_RECEIVED:
         if not tcb.give_up_handshake():
             tcb.fail(TcpErrorKind.REFUSED, "the peer reset the connection during the handshake")
-    elif state in (TcpState.CLOSING, TcpState.LAST_ACK, TcpState.TIME_WAIT):
-        tcb.finish()  # all data of both sides is delivered: nothing is lost
+    elif state in _PEER_DONE and tcb.sender.all_data_acked:
+        tcb.finish()  # the peer has left TIME-WAIT; all data of both sides is delivered
     else:
         tcb.fail(TcpErrorKind.RESET, "the peer reset the connection")
 

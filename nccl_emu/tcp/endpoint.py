@@ -163,10 +163,14 @@ class TcpEndpoint:
         return self._tcb.receiver.read(limit)
 
     def close(self, now: float) -> None:
-        """Send a FIN after everything written; reading goes on until the peer closes."""
+        """Send a FIN after everything written; reading goes on until the peer closes.
+
+        Before the handshake: an endpoint to which nothing was written is closed at once; otherwise the handshake,
+        the data and the FIN still follow (RFC 9293 section 3.10.4 would drop the data without a word).
+        """
         self._advance_clock(now)
         tcb = self._tcb
-        if tcb.state in (TcpState.LISTEN, TcpState.SYN_SENT):
+        if tcb.state in (TcpState.LISTEN, TcpState.SYN_SENT) and tcb.sender.buffer.end == 1:
             tcb.finish()
         elif tcb.state in _OPEN_FOR_WRITING and tcb.sender.fin is None:
             tcb.sender.close()

@@ -140,7 +140,10 @@ class Sender:
             # Bytes in flight when the window closed go again, else one byte beyond the window.
             return self._send(self.una, min(self.smss, max(1, self.top - self.una)), now)
         if self.next == 0:
-            return self._send(0, 0, now) if self._started else None
+            if not self._started:
+                return None
+            self.next = 1
+            return self._send(0, 0, now)
         if self.una == 0:
             return None
         room = self._room(now)
@@ -171,6 +174,11 @@ class Sender:
     def fin_acked(self) -> bool:
         """Whether the peer acknowledged our FIN."""
         return self.fin is not None and self.una > self.fin
+
+    @property
+    def all_data_acked(self) -> bool:
+        """Whether the peer acknowledged every byte written (not necessarily our FIN)."""
+        return self.una >= self.buffer.end
 
     def stop(self) -> None:
         """Drop the timer and everything still to be sent: the connection is over."""

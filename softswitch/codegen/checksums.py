@@ -8,7 +8,6 @@ from softswitch.codegen.expr import Code, ExprWriter, fit
 from softswitch.codegen.headers import HeaderWriter
 from softswitch.codegen.source import SourceWriter
 from softswitch.codegen.symbols import Symbols
-from softswitch.errors import UnsupportedProgram
 from softswitch.program.expressions import Const, FieldRef
 from softswitch.program.ir import CalcInput, Calculation, Checksum
 
@@ -81,9 +80,7 @@ class CalculationWriter:
         """Write what is needed before, and return the calculation's result."""
         runs, with_payload = self._runs(calculation)
         if calculation.algorithm in _CSUM16:
-            if all(run.fixed_bits is not None and run.fixed_bits % 16 == 0 for run in runs[:-1]) and (
-                not runs or runs[-1].fixed_bits is not None
-            ):
+            if _is_aligned(runs, with_payload):
                 return self._aligned_csum16(out, runs, with_payload)
             self._bit_string(out, runs)
             data = self._bytes(out, with_payload)
@@ -95,7 +92,7 @@ class CalculationWriter:
         return Code(f"{self._helper(function)}({data})", widths.get(calculation.algorithm, 16))
 
     def _helper(self, name: str) -> str:
-        return self._symbols.bind("helper", name, name, f"rt.{name}")
+        return self._symbols.bind("helper", name, name, f"hashes.{name}")
 
     def _aligned_csum16(self, out: SourceWriter, runs: list[_Run], with_payload: bool) -> Code:
         """Write the ones' complement sum without making bytes: 2**16 is 1 modulo 65535, so shifts of whole words do
@@ -115,16 +112,10 @@ class CalculationWriter:
             terms.append(text)
         if with_payload:
             octets = (position + 7) // 8
-            last = runs[-1] if runs else None
-            if last is not None and last.valid != "1" and octets % 2:
-                raise UnsupportedProgram(
-                    "a checksum over the payload behind an odd number of bytes of an optional header is not supported",
-                    "checksum",
-                )
             sum16 = f"{self._helper('sum16')}({self._payload()})"
             terms.append(f"({sum16} << 8)" if octets % 2 else sum16)
         out.line(f"total = {' + '.join(terms) or '0'}")
-        return Code("65535 - (total % 65535 or total and 65535)", 16)
+        return Code("(65535 - (total % 65535 or total and 65535))", 16)
 
     def _payload(self) -> str:
         truncates = "truncate" in self._symbols.usage.primitives
@@ -182,3 +173,13 @@ class CalculationWriter:
         value = self.value(out, checksum.calculation)
         declared = self._symbols.program.field(checksum.target)
         out.line(f"{self._symbols.field(checksum.target)} = {self._exprs.stored(value, declared)}")
+
+
+def _is_aligned(runs: list[_Run], with_payload: bool) -> bool:
+    """Tell whether every input's position within a 16-bit word is the same whichever headers are valid."""
+    moving = [
+        run
+        for position, run in enumerate(runs, 1)
+        if run.fixed_bits is None or (run.valid != "1" and (with_payload or position < len(runs)))
+    ]
+    return all(run.fixed_bits is not None and run.fixed_bits % 16 == 0 for run in moving)

@@ -26,6 +26,10 @@ class FlowNode(Protocol):
     def successors(self) -> Sequence[str | None]:
         """The nodes that can follow, each once."""
 
+    @property
+    def repeats(self) -> bool:
+        """Whether the node's code transfers to one and the same node in several places."""
+
     def write(self, out: SourceWriter, goto: Goto) -> None:
         """Write the node's code; on every path `goto` is called once, last."""
 
@@ -93,6 +97,8 @@ class FlowWriter:
         return found
 
     def _shares(self, node: FlowNode, join: str | None) -> bool:
+        if node.repeats:
+            return True
         seen: set[str] = set()
         for successor in node.successors:
             branch = self._reachable(successor, join)

@@ -42,7 +42,11 @@ class Group:
     @property
     def is_field(self) -> bool:
         """Whether the group is one unsigned field that fills exactly one word: the word is the field."""
-        return len(self.fields) == 1 and not self.fields[0][0].signed and self.octets in _FORMATS
+        if len(self.fields) != 1 or self.octets not in _FORMATS:
+            return False
+        declared = self.fields[0][0]
+        # A live field may share its bytes with dead ones: then it is a part of the word, not the word.
+        return not declared.signed and declared.width == 8 * self.octets
 
     @property
     def word_format(self) -> str:

@@ -10,6 +10,10 @@ from contextlib import contextmanager
 from softswitch.program.ir import Source
 
 
+LINE_LENGTH = 110
+"""Columns that lists of names are broken at."""
+
+
 class SourceWriter:
     """Collects lines at the current indentation."""
 
@@ -22,6 +26,18 @@ class SourceWriter:
         comment = f"  # {source}" if source is not None else ""
         self.lines.append(f"{'    ' * self.depth}{text}{comment}")
 
+    def listed(self, before: str, items: Iterable[str], after: str) -> None:
+        """Add `before`, the items with commas between them, and `after`, over as many lines as that needs."""
+        room = LINE_LENGTH - 4 * self.depth
+        current, separator = before, ""
+        for item in items:
+            if len(current) + len(separator) + len(item) + 2 > room:
+                self.line(current + separator.rstrip())
+                current, separator = f"    {item}", ", "
+                continue
+            current, separator = f"{current}{separator}{item}", ", "
+        self.line(current + after)
+
     def comment(self, text: str, source: Source | None = None) -> None:
         """Add a comment line."""
         place = f" ({source})" if source is not None else ""
@@ -33,13 +49,24 @@ class SourceWriter:
 
     @contextmanager
     def block(self, header: str) -> Iterator[None]:
-        """Indent what follows under `header`; an empty body becomes `pass`."""
+        """Indent what follows under `header`; an empty body becomes `pass`, an empty `else` is left out."""
         self.line(header)
         self.depth += 1
         start = len(self.lines)
         yield
+        self.depth -= 1
         if all(not line.strip() or line.lstrip().startswith("#") for line in self.lines[start:]):
-            self.line("pass")
+            if header == "else:":
+                del self.lines[start - 1 :]
+            else:
+                self.line("    pass")
+
+    @contextmanager
+    def function(self, name: str, params: Iterable[str]) -> Iterator[None]:
+        """Indent what follows under the head of a function."""
+        self.listed(f"def {name}(", params, "):")
+        self.depth += 1
+        yield
         self.depth -= 1
 
     def insert(self, other: SourceWriter) -> None:

@@ -28,7 +28,8 @@ _RESERVED = (
     *("clone_session", "clone_list", "digest_id", "resubmit_id", "exiting", "entry", "action", "hit", "state"),
     *("step", "index", "value", "limit", "bits", "octets", "session", "rid", "out", "clone", "acc", "total"),
     *("egress", "ingress", "process", "clone_to_egress", "build", "work", "job", "passes", "from_bytes", "len"),
-    *("Struct", "min", "max", "int", "range"),
+    *("Struct", "hashes", "min", "max", "int", "range"),
+    *(f"key{number}" for number in range(64)),
 )
 
 

@@ -36,6 +36,9 @@ class Side:
     next_read: float = 0.0
 
 
+_CONNECTING = (TcpState.LISTEN, TcpState.SYN_SENT)
+
+
 class Simulation:
     """Runs two sides over a link that loses, duplicates, delays, reorders and corrupts frames."""
 
@@ -79,7 +82,8 @@ class Simulation:
                     side.endpoint.on_timer(self.now)
 
     def finished(self) -> bool:
-        return all(side.closed and side.endpoint.state is TcpState.CLOSED for side in self.sides)
+        ends = [side.endpoint for side in self.sides]
+        return all(end.state is TcpState.CLOSED and end.readable == 0 for end in ends)
 
     def _pump(self) -> None:
         for index, side in enumerate(self.sides):
@@ -89,7 +93,7 @@ class Simulation:
                 side.next_read = self.now + side.read_pause
             while side.writes and endpoint.writable:
                 endpoint.write(*side.writes.pop(0))
-            if not side.writes and not side.closed:
+            if not side.writes and not side.closed and endpoint.state not in _CONNECTING:
                 endpoint.close(self.now)
                 side.closed = True
             for segment in endpoint.take_output(self.now):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 
 import pytest
 import torch
@@ -12,95 +11,13 @@ from hypothesis import strategies as st
 
 from jobspec.dtypes import DType
 from jobspec.frame import HEADER_BYTES, FrameHeader
-from jobspec.layout import Bucket, Layout, ParamSpec, Slot
-from jobspec.ring import Phase, chunk_range
+from jobspec.layout import Layout
+from jobspec.ring import Phase
 from jobspec.schedule import step_plan
 from nccl_emu.errors import RingError
-from nccl_emu.ring_runner import RingPlace, RingRunner
-from nccl_emu.tensors import TORCH_DTYPES, bytes_of
-
-PRIMARY = 3
-
-
-def make_layout(sizes: Sequence[tuple[int, DType]], version: int = 1) -> Layout:
-    slots = tuple(
-        Slot(ParamSpec(f"p{index}", (size,), dtype), index, 0) for index, (size, dtype) in enumerate(sizes)
-    )
-    return Layout(version, tuple(Bucket(i, dtype, size) for i, (size, dtype) in enumerate(sizes)), slots)
-
-
-def make_ring(
-    ring_size: int, channels: int, layout: Layout, frame_payload: int = 4096, epoch: int = 1
-) -> list[RingRunner]:
-    flows = tuple(range(channels))
-    return [
-        RingRunner(RingPlace(5, 2, epoch, rank, ring_size, channels, frame_payload, PRIMARY, flows), layout)
-        for rank in range(ring_size)
-    ]
-
-
-def make_buckets(ring_size: int, layout: Layout, rng: random.Random) -> list[list[torch.Tensor]]:
-    generator = torch.Generator().manual_seed(rng.getrandbits(32))
-    return [
-        [
-            torch.randn(bucket.elements, generator=generator).to(TORCH_DTYPES[bucket.dtype])
-            for bucket in layout.buckets
-        ]
-        for _ in range(ring_size)
-    ]
-
-
-def reference(buckets: list[list[torch.Tensor]], layout: Layout, channels: int) -> list[torch.Tensor]:
-    """Sum in the ring's order: chunk c starts at rank c, each next rank adds what it receives to its own."""
-    size = len(buckets)
-    result = [torch.empty_like(tensor) for tensor in buckets[0]]
-    for bucket in layout.buckets:
-        for channel in range(channels):
-            for chunk in range(size):
-                part = slice(*chunk_range(bucket.elements, channels, channel, size, chunk))
-                total = buckets[chunk][bucket.index][part].clone()
-                for hop in range(1, size):
-                    total = buckets[(chunk + hop) % size][bucket.index][part] + total
-                result[bucket.index][part] = total
-    return result
-
-
-class Pipes:
-    """Byte pipes from every rank to its successor; delivers pieces of random sizes in random order."""
-
-    def __init__(self, runners: list[RingRunner], rng: random.Random) -> None:
-        self.runners = runners
-        self.rng = rng
-        channels = runners[0].place.channels
-        self.pipes = {(rank, c): bytearray() for rank in range(len(runners)) for c in range(channels)}
-        self.tagged = 0
-        self.total = 0
-
-    def collect(self) -> None:
-        for rank, channel in self.pipes:
-            while (write := self.runners[rank].next_write(channel)) is not None:
-                assert write.channel == channel
-                assert write.dscp in (0, PRIMARY)
-                self.pipes[rank, channel] += write.data
-                self.total += len(write.data)
-                self.tagged += len(write.data) if write.dscp == PRIMARY else 0
-
-    def deliver_one(self) -> bool:
-        self.collect()
-        waiting = [key for key, pipe in self.pipes.items() if pipe]
-        if not waiting:
-            return False
-        rank, channel = self.rng.choice(waiting)
-        pipe = self.pipes[rank, channel]
-        size = min(len(pipe), self.rng.choice((1, 7, 64, 65, 1460, 100_000)))
-        self.runners[(rank + 1) % len(self.runners)].feed(channel, bytes(pipe[:size]))
-        del pipe[:size]
-        return True
-
-    def run(self) -> None:
-        while self.deliver_one():
-            pass
-        assert all(runner.done for runner in self.runners)
+from nccl_emu.ring_runner import RingRunner
+from nccl_emu.tensors import bytes_of
+from tests.nccl_emu.ring_tools import Pipes, make_buckets, make_layout, make_ring, reference
 
 
 def frames_per_step(layout: Layout, ring_size: int, channels: int, frame_payload: int, hop: int) -> int:
@@ -172,7 +89,8 @@ def test_bytes_of_the_next_step_are_held_until_it_starts() -> None:
     while pipes.deliver_one():
         pass
     assert not runners[0].done
-    assert runners[1].done and runners[1].wanted(0) == 0
+    assert runners[1].done
+    assert runners[1].wanted(0) == 0
     assert all(torch.equal(a, b) for a, b in zip(before, first[1], strict=True))
     runners[1].start(2, second[1])
     pipes.run()
@@ -242,7 +160,7 @@ def test_a_damaged_payload_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "field, value",
+    ("field", "value"),
     [
         ("job", 6),
         ("group", 3),

@@ -1,0 +1,104 @@
+"""Another program's state, kept while ours is installed, and put back when the installation fails.
+
+Works on P4Runtime messages: the other program's tables mean nothing to us. Covered are tables (default
+actions included), multicast groups, clone sessions and digest settings; counters and registers start anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from finsy.proto import p4r
+
+from controlplane.dialect import clone_session_request, state_requests
+from controlplane.session import Session
+
+BATCH = 64
+"""Updates in one request: the errors of so many fit into the metadata of one reply."""
+
+
+@dataclass(frozen=True)
+class Backup:
+    """A program and what the switch held for it."""
+
+    config: p4r.ForwardingPipelineConfig
+    """The program."""
+    entities: tuple[p4r.Entity, ...]
+    """What a controller had written, and the default actions."""
+
+    @property
+    def left_out(self) -> tuple[str, ...]:
+        """Kinds of objects of that program that are not covered."""
+        info = self.config.p4info
+        kinds = {
+            "action profiles": info.action_profiles,
+            "meters": [*info.meters, *info.direct_meters],
+            "registers": info.registers,
+            "value sets": info.value_sets,
+        }
+        return tuple(kind for kind, objects in kinds.items() if objects)
+
+
+def take(session: Session) -> Backup | None:
+    """Return the program and state of the switch, None when it runs none.
+
+    Raises:
+        ControlPlaneError: the switch does not give them out.
+    """
+    config = session.get_config("ALL")
+    if config is None:
+        return None
+    return Backup(config, tuple(_read(session, config)))
+
+
+def put_back(session: Session, backup: Backup) -> bool:
+    """Make the switch run `backup` again; return whether it reads back equal.
+
+    Raises:
+        ControlPlaneError: the switch does not take the program.
+    """
+    session.set_config(backup.config)
+    fresh = set(map(_bytes, _read(session, backup.config)))
+    missing = [entity for entity in backup.entities if _bytes(entity) not in fresh]
+    engines = [entity for entity in missing if entity.HasField("packet_replication_engine_entry")]
+    others = [entity for entity in missing if not entity.HasField("packet_replication_engine_entry")]
+    for entities in (engines, others):
+        updates = [_update(entity) for entity in entities]
+        for start in range(0, len(updates), BATCH):
+            session.write(updates[start : start + BATCH])
+    return set(map(_bytes, _read(session, backup.config))) == set(map(_bytes, backup.entities))
+
+
+def _read(session: Session, config: p4r.ForwardingPipelineConfig) -> Iterator[p4r.Entity]:
+    requests = state_requests(config.p4info, counters=False)
+    defaults = [
+        p4r.Entity(table_entry=p4r.TableEntry(table_id=table.preamble.id, is_default_action=True))
+        for table in config.p4info.tables
+        if not table.const_default_action_id
+    ]
+    for request in (*requests, clone_session_request(), defaults):
+        if request:
+            yield from session.read(request, absent_is_empty=request[0].HasField("digest_entry"))
+
+
+def _update(entity: p4r.Entity) -> p4r.Update:
+    default = entity.HasField("table_entry") and entity.table_entry.is_default_action
+    return p4r.Update(type=p4r.Update.MODIFY if default else p4r.Update.INSERT, entity=entity)
+
+
+def _bytes(entity: p4r.Entity) -> bytes:
+    """Return `entity` in a form that compares: the order of replicas and fields means nothing."""
+    plain = p4r.Entity()
+    plain.CopyFrom(entity)
+    if plain.HasField("packet_replication_engine_entry"):
+        kind = plain.packet_replication_engine_entry.WhichOneof("type")
+        engine = getattr(plain.packet_replication_engine_entry, str(kind))
+        copies = sorted(engine.replicas, key=lambda copy: copy.SerializeToString(deterministic=True))
+        del engine.replicas[:]
+        engine.replicas.extend(copies)
+    elif plain.HasField("table_entry"):
+        fields = sorted(plain.table_entry.match, key=lambda field: field.field_id)
+        del plain.table_entry.match[:]
+        plain.table_entry.match.extend(fields)
+    return plain.SerializeToString(deterministic=True)

@@ -1,0 +1,139 @@
+"""The P4Runtime stream: arbitration, and the digests that arrive on it. One reader thread, no other state."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from typing import Any
+
+import grpc
+from finsy.proto import U128, p4r, p4r_grpc, rpc_code
+
+MAX_WAITING_LISTS = 4096
+"""Digest lists kept for a consumer at most; the oldest go first, since the newest connections count."""
+CLOSE_S = 1.0
+"""How long the switch may take to end a stream in an orderly way."""
+
+
+class StreamEnded(Exception):
+    """The stream is over; `cause` is the gRPC error, None when the switch closed it without one."""
+
+    def __init__(self, cause: grpc.RpcError | None) -> None:
+        """Keep the cause."""
+        self.cause = cause
+        super().__init__("the stream has ended")
+
+
+class P4Stream:
+    """An open stream of one client.
+
+    Args:
+        stub: stub of the P4Runtime service.
+        device_id: device that the stream is for.
+    """
+
+    def __init__(self, stub: p4r_grpc.P4RuntimeStub, device_id: int) -> None:
+        """Open the stream."""
+        self._device_id = device_id
+        self._requests: queue.SimpleQueue[p4r.StreamMessageRequest | None] = queue.SimpleQueue()
+        self._changed = threading.Condition()
+        self._election_id = 0
+        self._answers = 0
+        self._arbitration = p4r.MasterArbitrationUpdate()
+        self._lists: deque[p4r.DigestList] = deque(maxlen=MAX_WAITING_LISTS)
+        self._ended = False
+        self._cause: grpc.RpcError | None = None
+        self._call: Any = stub.StreamChannel(iter(self._requests.get, None))
+        self._reader = threading.Thread(target=self._read, name="p4runtime-stream", daemon=True)
+        self._reader.start()
+
+    def arbitrate(self, election_id: int, timeout_s: float) -> p4r.MasterArbitrationUpdate:
+        """Bid for the switch with `election_id`; return the switch's answer.
+
+        Where no controller is primary the bid is raised to the highest id that the switch has ever seen, now
+        and later: the ids of a switch never go back, and it promotes no backup on its own (P4Runtime
+        specification, section "Client Arbitration and Controller Replication").
+
+        Raises:
+            StreamEnded: the switch refused the bid (wrong device, election id in use) or is gone.
+            TimeoutError: no answer in time.
+        """
+        with self._changed:
+            seen = self._answers
+            self._bid(election_id)
+            if not self._changed.wait_for(lambda: self._ended or self._answers > seen, timeout_s):
+                raise TimeoutError
+            if self._answers == seen:
+                raise StreamEnded(self._cause)
+            return self._arbitration
+
+    @property
+    def election_id(self) -> int:
+        """The id of the last bid."""
+        with self._changed:
+            return self._election_id
+
+    @property
+    def is_primary(self) -> bool:
+        """Whether the switch's last word was that this client is the primary."""
+        with self._changed:
+            return not self._ended and self._answers > 0 and self._arbitration.status.code == rpc_code.OK
+
+    def next_lists(self, timeout_s: float) -> list[p4r.DigestList]:
+        """Return the digest lists that have arrived, waiting for the first; [] when none came in time.
+
+        Raises:
+            StreamEnded: nothing is left, and nothing will come any more.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._lists or self._ended, timeout_s)
+            if not self._lists and self._ended:
+                raise StreamEnded(self._cause)
+            found = list(self._lists)
+            self._lists.clear()
+            return found
+
+    def acknowledge(self, digest: p4r.DigestList) -> None:
+        """Tell the switch that a list has arrived."""
+        ack = p4r.DigestListAck(digest_id=digest.digest_id, list_id=digest.list_id)
+        self._requests.put(p4r.StreamMessageRequest(digest_ack=ack))
+
+    def close(self) -> None:
+        """End the stream; once this returns the switch has forgotten this client, if it answers at all."""
+        self._requests.put(None)
+        self._reader.join(CLOSE_S)
+        self._call.cancel()
+        self._reader.join()
+
+    def _bid(self, election_id: int) -> None:
+        self._election_id = election_id
+        bid = p4r.MasterArbitrationUpdate(device_id=self._device_id, election_id=U128.encode(election_id))
+        self._requests.put(p4r.StreamMessageRequest(arbitration=bid))
+
+    def _read(self) -> None:
+        cause: grpc.RpcError | None = None
+        try:
+            for message in self._call:
+                self._take(message)
+        except grpc.RpcError as error:
+            cause = error
+        with self._changed:
+            self._ended, self._cause = True, cause
+            self._changed.notify_all()
+        # Lets the thread that gRPC feeds the requests with come to its end.
+        self._requests.put(None)
+
+    def _take(self, message: p4r.StreamMessageResponse) -> None:
+        kind = message.WhichOneof("update")
+        with self._changed:
+            if kind == "arbitration":
+                self._arbitration = message.arbitration
+                highest = U128.decode(message.arbitration.election_id)
+                if message.arbitration.status.code == rpc_code.NOT_FOUND and highest > self._election_id:
+                    self._bid(highest)
+                else:
+                    self._answers += 1
+            elif kind == "digest":
+                self._lists.append(message.digest)
+            self._changed.notify_all()

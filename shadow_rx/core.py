@@ -1,0 +1,172 @@
+"""The shadow node as one pure object: raw frames and side-channel messages in, events and status out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+from jobspec.model import Job
+from jobspec.sidechannel import side_channel_pb2 as pb
+from shadow_rx.capture import Discard, Rejected, ReplicaFilter
+from shadow_rx.errors import Refusal, ShadowError
+from shadow_rx.group import GroupReplica
+from shadow_rx.history import History
+from shadow_rx.options import ShadowOptions
+from shadow_rx.snapshot import Snapshot
+from shadow_rx.status import Event, Gap, GroupStatus, StepReport
+
+
+class ShadowCore:
+    """All groups of one job that one shadow node serves. Not thread-safe: its driver serialises calls.
+
+    Times are seconds of any clock that does not run backwards; the core has none of its own.
+    """
+
+    def __init__(self, job: Job, shadow: str, options: ShadowOptions | None = None) -> None:
+        """Serve the groups of `job` that name `shadow` among their shadows.
+
+        Raises:
+            ShadowError: the job has no such shadow node.
+        """
+        options = options or ShadowOptions()
+        if shadow not in {node.name for node in job.shadows}:
+            known = ", ".join(node.name for node in job.shadows)
+            raise ShadowError(Refusal.NOT_FOUND, "shadow", f"job {job.name!r} has no shadow {shadow!r}; it has {known}")
+        self.job = job
+        """The job."""
+        self.shadow = shadow
+        """Name of this node."""
+        self._groups: dict[str, GroupReplica] = {}
+        self._by_flow: dict[int, GroupReplica] = {}
+        flows = [flow for flow in job.flows if shadow in flow.group.shadows]
+        for group in job.groups:
+            mine = [flow for flow in flows if flow.group.name == group.name]
+            if mine:
+                self._groups[group.name] = GroupReplica(job, group, mine, options)
+                self._by_flow.update((flow.id, self._groups[group.name]) for flow in mine)
+        self._filter = ReplicaFilter(job.shadow(shadow), flows)
+        self._discarded: Counter[Discard] = Counter()
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """Names of the groups that this node serves."""
+        return tuple(self._groups)
+
+    def on_frame(self, frame: bytes, now: float) -> list[Event]:
+        """Take one captured frame (Ethernet, from the destination MAC on) at time `now`; return what it brought about.
+
+        Any bytes are acceptable; frames that are no intact replica are counted by cause.
+        """
+        taken = self._filter.take(frame)
+        if isinstance(taken, Rejected):
+            self._discarded[taken.cause] += 1
+            if taken.replica is not None:
+                self._by_flow[taken.replica.flow_id].on_damaged(taken.replica)
+            return []
+        group = self._by_flow[taken.flow_id]
+        group.on_replica(taken, now)
+        return group.take_events()
+
+    def count_kernel_drops(self, count: int) -> None:
+        """Add `count` frames that the kernel dropped before they could be captured."""
+        self._discarded[Discard.KERNEL_DROP] += count
+
+    def attach(self, message: pb.AttachRequest) -> bool:
+        """Begin an epoch of a group; tell whether its state has to be uploaded (`GroupReplica.attach`).
+
+        Raises:
+            ShadowError: see there, or an unknown group.
+        """
+        return self.group(message.group).attach(message)
+
+    def upload(self, group: str, epoch: int, data: bytes, now: float | None = None) -> list[Event]:
+        """Take the state before an epoch's first step (`GroupReplica.upload`); return what it brought about.
+
+        Raises:
+            ShadowError: see there, or an unknown group.
+        """
+        replica = self.group(group)
+        replica.upload(epoch, data, now)
+        return replica.take_events()
+
+    def open_flow(self, message: pb.OpenFlowRequest) -> None:
+        """Learn a connection's source port (`GroupReplica.open_flow`).
+
+        Raises:
+            ShadowError: see there, or an unknown group.
+        """
+        self.group(message.group).open_flow(message.epoch, message.flow_id, message.source_port)
+
+    def record(self, message: pb.StepRecord, now: float | None = None) -> list[Event]:
+        """Take a rank's record of a step (`GroupReplica.record`); return what it brought about.
+
+        Raises:
+            ShadowError: see there, or an unknown group.
+        """
+        replica = self.group(message.group)
+        replica.record(message, now)
+        return replica.take_events()
+
+    def status(self, group: str) -> GroupStatus:
+        """Return a group's status; frames that belong to no flow are counted in every group's.
+
+        Raises:
+            ShadowError: an unknown group.
+        """
+        status = self.group(group).status()
+        discarded = Counter(dict(status.discarded))
+        discarded.update({str(cause): count for cause, count in self._discarded.items() if count})
+        return replace(status, discarded=dict(sorted(discarded.items())))
+
+    def explain(self, group: str, step: int) -> Gap | None:
+        """Return why a step is not a recovery point on storage (`GroupReplica.explain`).
+
+        Raises:
+            ShadowError: an unknown group.
+        """
+        return self.group(group).explain(step)
+
+    def settled(self, group: str, step: int) -> bool:
+        """Tell whether a step is a recovery point or can never be one in the present epoch.
+
+        Raises:
+            ShadowError: an unknown group.
+        """
+        return self.group(group).settled(step)
+
+    def reports(self, group: str) -> list[StepReport]:
+        """Return how the remembered recovery points came about, oldest first.
+
+        Raises:
+            ShadowError: an unknown group.
+        """
+        return self.group(group).reports()
+
+    def held(self, group: str, step: int) -> Snapshot | None:
+        """Return a recovery point from memory (step 0: the newest), None when it is not there.
+
+        Raises:
+            ShadowError: an unknown group.
+        """
+        return self.group(group).held(step)
+
+    def history(self, group: str) -> History:
+        """Return a group's history, where its driver notes what became of recovery points on storage.
+
+        Raises:
+            ShadowError: an unknown group.
+        """
+        return self.group(group).history
+
+    def group(self, name: str) -> GroupReplica:
+        """Return the replica of a group.
+
+        Raises:
+            ShadowError: this node does not serve such a group.
+        """
+        try:
+            return self._groups[name]
+        except KeyError:
+            known = ", ".join(self._groups) or "none"
+            message = f"shadow {self.shadow!r} serves no group {name!r}; it serves {known}"
+            raise ShadowError(Refusal.NOT_FOUND, "group", message) from None

@@ -1,0 +1,98 @@
+"""Why a step of the present epoch is not a recovery point (yet): one reason of the contract, with the exact place."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from jobspec.reasons import GapReason
+from shadow_rx.assembler import Assembler, MissingRange
+from shadow_rx.records import RecordBook
+from shadow_rx.status import Gap
+
+_SHOWN = 4
+"""Ranges, frames or ranks that a detail spells out."""
+_KEPT = 256
+"""Ranges that a gap keeps as objects."""
+
+
+def diagnose(assembler: Assembler, book: RecordBook, step: int) -> Gap | None:
+    """Return what is missing or wrong in a step that is not applied, None where nothing is and it only has to wait.
+
+    Args:
+        assembler: buffers of the epoch.
+        book: records of the epoch.
+        step: a step from `assembler.next_step` on.
+    """
+    version = assembler.plan.layout.version
+    strange = sorted({record.layout_version for record in book.get(step)} - {version})
+    if strange:
+        return Gap(step, GapReason.UNKNOWN_LAYOUT, f"uses layout version {strange[0]}, this shadow was told {version}")
+    if step < assembler.next_step + assembler.window:
+        gap = _bytes(assembler, step)
+        if gap is not None:
+            return gap
+    elif _overran(assembler, step):
+        return Gap(step, GapReason.OVERLOAD, _overload(assembler))
+    absent = book.missing(step)
+    if absent:
+        if book.refused_step is not None and book.refused_step <= step:
+            return Gap(step, GapReason.OVERLOAD, "its records came too far ahead of the steps that are applied")
+        return Gap(step, GapReason.SIDE_CHANNEL_MISSING, f"no record of rank {_some(absent)}")
+    return None
+
+
+def disagreement(book: RecordBook, step: int) -> Gap | None:
+    """Return the gap of a step whose ranks did not use equal optimizer options or did not get equal parameters."""
+    records = book.get(step)
+    first = records[0]
+    for other in records[1:]:
+        if other.options != first.options:
+            detail = f"ranks {first.rank} and {other.rank} used different optimizer options"
+            return Gap(step, GapReason.DIGEST_MISMATCH, detail)
+    told = [record for record in records if record.digest]
+    for other in told[1:]:
+        if other.digest != told[0].digest:
+            detail = f"ranks {told[0].rank} and {other.rank} have different parameters"
+            return Gap(step, GapReason.DIGEST_MISMATCH, detail)
+    return None
+
+
+def _bytes(assembler: Assembler, step: int) -> Gap | None:
+    slot = assembler.slot(step)
+    missing = assembler.missing(step)
+    corrupt = assembler.corrupt(step)
+    if not missing:
+        return None
+    kept = tuple(missing[:_KEPT])
+    detail = _describe(missing)
+    if slot.damaged:
+        seen = ", ".join(f"{count} of flow {flow}" for flow, count in sorted(slot.damaged.items()))
+        detail += f"; replicas with a wrong checksum were discarded: {seen}"
+    if corrupt:
+        frames = _some(f"flow {c.flow_id} bucket {c.bucket} chunk {c.chunk}: {c.problem}" for c in corrupt)
+        return Gap(step, GapReason.CORRUPT_FRAME, f"{len(corrupt)} wrong frames ({frames}); {detail}", kept)
+    if _overran(assembler, step):
+        return Gap(step, GapReason.OVERLOAD, f"{_overload(assembler)}; {detail}", kept)
+    return Gap(step, GapReason.LOST_BYTES, detail, kept)
+
+
+def _overran(assembler: Assembler, step: int) -> bool:
+    return assembler.overrun is not None and step >= assembler.overrun[0]
+
+
+def _overload(assembler: Assembler) -> str:
+    return f"replicas came while all {assembler.window} step buffers were in use and were not kept"
+
+
+def _describe(missing: Sequence[MissingRange]) -> str:
+    total = sum(item.end - item.start for item in missing)
+    ranges = _some(
+        f"flow {m.flow_id} [{m.start}, {m.end}) in bucket {m.bucket} chunk {m.chunk}" for m in missing
+    )
+    return f"{total} bytes missing: {ranges}"
+
+
+def _some(items: Iterable[object]) -> str:
+    texts = [str(item) for item in items]
+    rest = len(texts) - _SHOWN
+    return ", ".join(texts[:_SHOWN]) + (f" and {rest} more" if rest > 0 else "")

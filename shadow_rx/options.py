@@ -1,0 +1,31 @@
+"""Bounds of a shadow node, set by its operator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+_GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class ShadowOptions:
+    """How much a shadow node may keep."""
+
+    window: int = 4
+    """Steps whose bytes are collected at a time; at least 2, because ranks are up to one step apart."""
+    hold: int = 2
+    """Newest recovery points that are kept in memory, at least 1."""
+    pending_records: int = 1024
+    """Steps, from the oldest that is not applied, whose side-channel records are kept."""
+    memory_limit: int = 8 * _GIB
+    """Most bytes that the buffers and state of one group may take; an attach or upload beyond it is refused."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges.
+
+        Raises:
+            ValueError: a bound is too small; the message names it.
+        """
+        for name, least in (("window", 2), ("hold", 1), ("pending_records", 1), ("memory_limit", 1)):
+            if getattr(self, name) < least:
+                raise ValueError(f"{name} is {getattr(self, name)}, expected at least {least}")

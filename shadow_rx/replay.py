@@ -1,0 +1,160 @@
+"""The live copy of a model: the trainer's own optimizer class, stepped with gradients from the wire.
+
+Each parameter is a tensor of the trainer's shape (never a slice of one flat tensor): an elementwise kernel may round
+differently in its vector body and in its tail, so equal lengths are what makes results equal bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from jobspec.layout import Layout
+from jobspec.sidechannel.digest import parameter_digest
+from shadow_rx.description import OPTIMIZERS, GroupPlan, OptimizerPlan, Options, state_keys
+from shadow_rx.errors import invalid
+from shadow_rx.slots import StepSlot
+
+Tensors = dict[str, torch.Tensor]
+"""``param/<parameter>`` and ``optim/<parameter>/<key>``."""
+
+_TORCH_DTYPES = {
+    "float32": torch.float32,
+    "float16": torch.float16,
+    "bfloat16": torch.bfloat16,
+    "float64": torch.float64,
+}
+
+
+class Replay:
+    """Parameters and optimizer state of one group after one step."""
+
+    def __init__(self, layout: Layout, plan: OptimizerPlan, state: Tensors) -> None:
+        """Start from `state`, which is copied.
+
+        Raises:
+            ShadowError: a tensor is missing, not declared, or has another shape or element type than expected.
+        """
+        self.plan = plan
+        self._names = [slot.param.name for slot in layout.slots]
+        self._params: Tensors = {}
+        optim = _split(state, set(self._names))
+        for slot in layout.slots:
+            name, shape, dtype = slot.param.name, slot.param.shape, _TORCH_DTYPES[slot.param.dtype.label]
+            tensor = state.get(f"param/{name}")
+            if tensor is None:
+                raise invalid("data", f"tensor 'param/{name}' is missing")
+            if tuple(tensor.shape) != shape or tensor.dtype != dtype:
+                found = f"{tensor.dtype} {tuple(tensor.shape)}"
+                raise invalid("data", f"tensor 'param/{name}' is {found}, the layout says {dtype} {shape}")
+            self._params[name] = _copy(tensor)
+        for index, group in enumerate(plan.groups):
+            self._check_state(index, group, optim)
+        groups = [{"params": [self._params[n] for n in g.params], **g.options} for g in plan.groups]
+        self._optimizer = OPTIMIZERS[plan.name](groups)
+        for name, values in optim.items():
+            self._optimizer.state[self._params[name]] = {key: _copy(value) for key, value in values.items()}
+
+    def _check_state(self, index: int, group: GroupPlan, optim: dict[str, Tensors]) -> None:
+        """Refuse optimizer state that is torn: a group has all of its state, or none (a new optimizer)."""
+        given = [name for name in group.params if optim.get(name)]
+        if not given:
+            return
+        dtype = self._params[given[0]].dtype
+        try:
+            expected = state_keys(self.plan.name, group.options, dtype)
+        except Exception as error:  # torch.optim refuses values with several exception types
+            raise invalid("data", f"torch.optim.{self.plan.name} cannot step {dtype} parameters: {error}") from error
+        for name in group.params:
+            state = optim.get(name, {})
+            if set(state) != set(expected):
+                raise invalid(
+                    "data",
+                    f"optimizer state of parameter {name!r} (group {index}) has {sorted(state)}, "
+                    f"torch.optim.{self.plan.name} keeps {sorted(expected)} after a step",
+                )
+            param = self._params[name]
+            for key, is_scalar in expected.items():
+                shape = () if is_scalar else tuple(param.shape)
+                if tuple(state[key].shape) != shape or not state[key].is_floating_point():
+                    found = f"{state[key].dtype} {tuple(state[key].shape)}"
+                    raise invalid("data", f"tensor 'optim/{name}/{key}' is {found}, expected floating point {shape}")
+
+    def apply(self, slot: StepSlot, options: Sequence[Options]) -> None:
+        """Advance by one step with the gradient in `slot` and the step's options, one mapping a group.
+
+        Raises whatever torch raises, and may then have changed some parameters and not others: the caller restores
+        the tensors of the step before. (It holds them anyway: every applied step is copied for publication.)
+        """
+        memory = torch.frombuffer(slot.memory, dtype=torch.uint8)
+        layout = slot.plan.layout
+        for place in layout.slots:
+            param = self._params[place.param.name]
+            start = slot.plan.bucket_offsets[place.bucket] + place.offset * place.param.dtype.itemsize
+            end = start + place.param.elements * place.param.dtype.itemsize
+            param.grad = memory[start:end].view(param.dtype).view(param.shape)
+        try:
+            for group, changed in zip(self._optimizer.param_groups, options, strict=True):
+                group.update(changed)
+            self._optimizer.step()
+        finally:
+            # The slot's memory is used again for a later step.
+            for param in self._params.values():
+                param.grad = None
+
+    def snapshot(self) -> Tensors:
+        """Return copies of all tensors: what is published must never change with the next step.
+
+        Raises:
+            ShadowError: the optimizer keeps an object that is no tensor and so has no place in a recovery point.
+        """
+        tensors = {f"param/{name}": param.clone() for name, param in self._params.items()}
+        for name, param in self._params.items():
+            for key, value in self._optimizer.state.get(param, {}).items():
+                if torch.is_tensor(value):
+                    tensors[f"optim/{name}/{key}"] = value.clone()
+                elif value is not None:
+                    raise invalid(f"optim/{name}/{key}", f"is a {type(value).__name__}, expected a tensor")
+        return tensors
+
+    def restore(self, snapshot: Mapping[str, torch.Tensor]) -> None:
+        """Go back to the state in `snapshot` (from the method of that name), which is copied."""
+        optim = _split(snapshot, set(self._names))
+        for name, param in self._params.items():
+            param.copy_(snapshot[f"param/{name}"])
+            # Not there in the snapshot: the optimizer had not made its first step.
+            self._optimizer.state.pop(param, None)
+            if name in optim:
+                self._optimizer.state[param] = {key: _copy(value) for key, value in optim[name].items()}
+
+    def parameter_digest(self) -> bytes:
+        """Return the SHA-256 that the ranks' digests are compared with (`jobspec.sidechannel.digest`)."""
+        return parameter_digest((name, _bytes(self._params[name])) for name in self._names)
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.detach().clone(memory_format=torch.contiguous_format)
+
+
+def _bytes(tensor: torch.Tensor) -> memoryview:
+    return tensor.reshape(-1).view(torch.uint8).numpy().data
+
+
+def _split(tensors: Mapping[str, torch.Tensor], params: set[str]) -> dict[str, Tensors]:
+    """Return the optimizer state by parameter and key; refuse names that no recovery point has a place for."""
+    optim: dict[str, Tensors] = {}
+    for name, tensor in tensors.items():
+        kind, _, rest = name.partition("/")
+        if kind == "param" and rest in params:
+            continue
+        param, _, key = rest.rpartition("/")
+        if kind != "optim" or param not in params or not key:
+            raise invalid("data", f"tensor {name!r} is neither a parameter of the layout nor optimizer state of one")
+        optim.setdefault(param, {})[key] = tensor
+    return optim
+
+
+def tensor_bytes(tensors: Mapping[str, torch.Tensor]) -> int:
+    """Return the memory that `tensors` take."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())

@@ -1,0 +1,193 @@
+"""The side channel's server: gRPC service ``checkmate.v1.Shadow`` around a shadow node."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import grpc
+
+from jobspec.sidechannel import side_channel_pb2 as pb
+from jobspec.sidechannel import side_channel_pb2_grpc as rpc
+from shadow_rx.errors import Refusal, ShadowError, invalid
+from shadow_rx.node import ShadowNode
+from shadow_rx.status import GroupStatus
+
+MAX_MESSAGE_BYTES = 64 << 20
+"""Largest message in either direction: layouts of large models exceed gRPC's default of 4 MiB."""
+CHUNK_BYTES = 1 << 20
+"""Bytes of state in one message of a recovery point."""
+MAX_UPLOAD_BYTES = 1 << 36
+"""Most bytes of one uploaded state; the memory limit of the node's options is checked when it is complete."""
+MAX_WAIT_SECONDS = 3600.0
+"""Longest timeout of WaitForStep."""
+_WORKERS = 32
+_MAX_WAITING = _WORKERS // 2
+_CODES = {
+    Refusal.INVALID_ARGUMENT: grpc.StatusCode.INVALID_ARGUMENT,
+    Refusal.FAILED_PRECONDITION: grpc.StatusCode.FAILED_PRECONDITION,
+    Refusal.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
+    Refusal.RESOURCE_EXHAUSTED: grpc.StatusCode.RESOURCE_EXHAUSTED,
+}
+T = TypeVar("T")
+
+
+class ShadowServicer(rpc.ShadowServicer):
+    """Answers requests; refusals become gRPC statuses whose details name the field."""
+
+    def __init__(self, node: ShadowNode, upload_limit: int = MAX_UPLOAD_BYTES) -> None:
+        """Serve `node`; refuse uploads of more than `upload_limit` bytes."""
+        self._node = node
+        self._upload_limit = upload_limit
+        # Waiting calls hold a worker each; the others must always get one.
+        self._waiting = threading.BoundedSemaphore(_MAX_WAITING)
+        self._stopping = False
+
+    def stop(self) -> None:
+        """Let waiting calls return."""
+        self._stopping = True
+        self._node.wake()
+
+    def Attach(self, request: pb.AttachRequest, context: grpc.ServicerContext) -> pb.AttachReply:
+        """Begin an epoch."""
+        return pb.AttachReply(need_state=_call(context, lambda: self._node.attach(request)))
+
+    def UploadState(self, request_iterator: Iterator[pb.StateChunk], context: grpc.ServicerContext) -> pb.UploadReply:
+        """Take the state before an epoch's first step."""
+
+        def upload() -> None:
+            header, data = self._collect(request_iterator)
+            self._node.upload(header.group, header.epoch, data)
+
+        _call(context, upload)
+        return pb.UploadReply()
+
+    def _collect(self, chunks: Iterator[pb.StateChunk]) -> tuple[pb.StateHeader, bytes]:
+        header: pb.StateHeader | None = None
+        data = bytearray()
+        for chunk in chunks:
+            if header is None:
+                if not chunk.HasField("header"):
+                    raise invalid("header", "is missing in the first message")
+                header = chunk.header
+            elif chunk.HasField("header") and chunk.header != header:
+                raise invalid("header", "differs from that of the first message")
+            if len(data) + len(chunk.data) > self._upload_limit:
+                message = f"the state is longer than {self._upload_limit} bytes"
+                raise ShadowError(Refusal.RESOURCE_EXHAUSTED, "data", message)
+            data += chunk.data
+        if header is None:
+            raise invalid("header", "is missing: the stream has no message")
+        return header, bytes(data)
+
+    def OpenFlow(self, request: pb.OpenFlowRequest, context: grpc.ServicerContext) -> pb.OpenFlowReply:
+        """Learn a connection's source port."""
+        _call(context, lambda: self._node.open_flow(request))
+        return pb.OpenFlowReply()
+
+    def RecordStep(self, request: pb.StepRecord, context: grpc.ServicerContext) -> pb.RecordReply:
+        """Take a rank's record of a step."""
+        _call(context, lambda: self._node.record(request))
+        return pb.RecordReply()
+
+    def GetStatus(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.Status:
+        """Return where a group is."""
+        return status_message(_call(context, lambda: self._node.status(request.group)))
+
+    def WaitForStep(self, request: pb.WaitRequest, context: grpc.ServicerContext) -> pb.Status:
+        """Wait until a step is a recovery point or can never be one."""
+
+        def wait() -> GroupStatus:
+            timeout = request.timeout_seconds
+            if not (math.isfinite(timeout) and 0 <= timeout <= MAX_WAIT_SECONDS):
+                raise invalid("timeout_seconds", f"{timeout}, expected 0..{MAX_WAIT_SECONDS:g}")
+            if not self._waiting.acquire(blocking=False):
+                message = f"{_MAX_WAITING} calls are waiting already; ask GetStatus instead"
+                raise ShadowError(Refusal.RESOURCE_EXHAUSTED, "step", message)
+            try:
+                context.add_callback(self._node.wake)
+                return self._node.wait_for_step(
+                    request.group, request.step, timeout, lambda: context.is_active() and not self._stopping
+                )
+            finally:
+                self._waiting.release()
+
+        return status_message(_call(context, wait))
+
+    def GetRecoveryPoint(
+        self, request: pb.RecoveryPointRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.RecoveryPointChunk]:
+        """Stream a recovery point: the manifest, then the state file."""
+        point = _call(context, lambda: self._node.recovery_point(request.group, request.step))
+        yield pb.RecoveryPointChunk(manifest_json=point.manifest_json)
+        for start in range(0, len(point.state), CHUNK_BYTES):
+            yield pb.RecoveryPointChunk(data=point.state[start : start + CHUNK_BYTES])
+
+
+def _call(context: grpc.ServicerContext, action: Callable[[], T]) -> T:
+    try:
+        return action()
+    except ShadowError as error:
+        context.abort(_CODES[error.code], str(error))
+        raise  # not reached: abort raises
+
+
+def status_message(status: GroupStatus) -> pb.Status:
+    """Return `status` as the side channel's message."""
+    return pb.Status(
+        group=status.group,
+        epoch=status.epoch,
+        trained_step=status.trained_step,
+        replica_step=status.replica_step,
+        durable_step=status.durable_step,
+        gaps=[pb.Gap(step=gap.step, reason=str(gap.reason), detail=gap.detail) for gap in status.gaps],
+        replica_packets=status.replica_packets,
+        replica_payload_bytes=status.replica_payload_bytes,
+        discarded=dict(status.discarded),
+    )
+
+
+class ShadowServer:
+    """A running side-channel server."""
+
+    def __init__(self, node: ShadowNode, address: str) -> None:
+        """Listen on `address` (``host:port``, port 0 for any free one, or ``unix:/path``); returns when listening.
+
+        Raises:
+            ShadowError: the address cannot be listened on.
+        """
+        self._servicer = ShadowServicer(node)
+        self._pool = ThreadPoolExecutor(_WORKERS, thread_name_prefix="shadow-rpc")
+        options = [
+            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+            ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+            # Otherwise a port that another process listens on would be shared with it instead of refused.
+            ("grpc.so_reuseport", 0),
+        ]
+        self._server = grpc.server(self._pool, options=options)
+        rpc.add_ShadowServicer_to_server(self._servicer, self._server)
+        try:
+            port = self._server.add_insecure_port(address)
+        except RuntimeError as error:
+            raise invalid("address", f"cannot listen on {address!r}: {error}") from error
+        self.address = address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{port}"
+        """Address that clients reach the server at."""
+        self._server.start()
+
+    def stop(self, grace: float = 1.0) -> None:
+        """Stop listening, let running calls end within `grace` seconds, and return when all is over."""
+        self._servicer.stop()
+        self._server.stop(grace).wait()
+        self._pool.shutdown()
+
+
+def serve(node: ShadowNode, address: str) -> ShadowServer:
+    """Serve `node` on `address`; see `ShadowServer`.
+
+    Raises:
+        ShadowError: the address cannot be listened on.
+    """
+    return ShadowServer(node, address)

@@ -1,0 +1,111 @@
+"""A recovery point as the shadow holds it in memory, and its encoding into the two files of a published one."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from jobspec.layout import Layout
+from jobspec.recovery_point import (
+    Manifest,
+    OptimizerGroup,
+    OptimizerState,
+    Origin,
+    RankRecord,
+    RecoveryPoint,
+    StateEntry,
+    pack_tensors,
+)
+from shadow_rx.description import OptimizerPlan
+from shadow_rx.records import RankStep
+from shadow_rx.replay import Tensors
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """State after one step that was verified, applied in full and joined with all ranks' records."""
+
+    job: str
+    """Job name."""
+    group: str
+    """DP group name."""
+    epoch: int
+    """Incarnation of the communicator that trained the step."""
+    step: int
+    """The training step."""
+    layout: Layout
+    """Layout of the step."""
+    optimizer: OptimizerPlan
+    """The optimizer; its groups' options are those of `records`."""
+    records: tuple[RankStep, ...]
+    """One a rank, in rank order."""
+    tensors: Tensors
+    """Parameters and optimizer state: copies that nothing changes."""
+
+
+@dataclass(frozen=True)
+class EncodedPoint:
+    """The contents of the two files of a recovery point."""
+
+    manifest_json: str
+    """``manifest.json``."""
+    state: bytes
+    """``state.safetensors``."""
+
+
+def to_recovery_point(snapshot: Snapshot) -> RecoveryPoint:
+    """Return `snapshot` in the form that a trainer restores from.
+
+    Raises:
+        RecoveryPointError: a tensor that safetensors cannot hold.
+    """
+    return _build(snapshot)[0]
+
+
+def encode(snapshot: Snapshot) -> EncodedPoint:
+    """Return the files of `snapshot`; equal snapshots give equal files.
+
+    Raises:
+        RecoveryPointError: a tensor that safetensors cannot hold.
+    """
+    point, state = _build(snapshot)
+    return EncodedPoint(point.manifest.model_dump_json(indent=1), state)
+
+
+def _build(snapshot: Snapshot) -> tuple[RecoveryPoint, bytes]:
+    step = snapshot.step
+    tensors = dict(snapshot.tensors)
+    objects = [StateEntry(name=name, origin=Origin.REPLAY, step=step) for name in tensors]
+    for record in snapshot.records:
+        for name, raw in record.raw.items():
+            # A copy, because torch wants writable memory and bytes are not.
+            tensors[f"rank/{record.rank}/{name}"] = torch.from_numpy(np.frombuffer(raw, np.uint8).copy())
+        for name in (*record.raw, *record.objects):
+            full_name = f"rank/{record.rank}/{name}"
+            objects.append(StateEntry(name=full_name, origin=Origin.SIDE_CHANNEL, step=step, rank=record.rank))
+    state = pack_tensors(tensors)
+    options = snapshot.records[0].options
+    manifest = Manifest(
+        job=snapshot.job,
+        group=snapshot.group,
+        epoch=snapshot.epoch,
+        step=step,
+        ranks=len(snapshot.records),
+        layout=json.loads(snapshot.layout.to_json()),
+        optimizer=OptimizerState(
+            name=snapshot.optimizer.name,
+            groups=[
+                OptimizerGroup(params=list(group.params), options=dict(used))
+                for group, used in zip(snapshot.optimizer.groups, options, strict=True)
+            ],
+        ),
+        records=[RankRecord(rank=r.rank, loss=r.loss, objects=dict(r.objects)) for r in snapshot.records],
+        objects=sorted(objects, key=lambda entry: entry.name),
+        state_bytes=len(state),
+        state_sha256=hashlib.sha256(state).hexdigest(),
+    )
+    return RecoveryPoint(manifest, tensors), state

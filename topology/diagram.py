@@ -1,0 +1,249 @@
+"""The topology of a job as SVG: ranks around the switch, ring edges, and the replicas' path to the shadow nodes. Pure."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from xml.etree.ElementTree import Element
+
+from jobspec.model import Host, Job, ShadowNode
+from topology.svg import drawing, lines, number, svg
+
+CARDS = 8
+"""Up to this many ranks are drawn as cards with address and port, more as numbered circles."""
+UPRIGHT_LABELS = 24
+"""Up to this many circles have level labels, more have labels that point outwards."""
+CARD_WIDTH, CARD_HEIGHT = 112.0, 48.0
+SHADOW_WIDTH, SHADOW_HEIGHT, SHADOW_PITCH = 168.0, 78.0, 96.0
+PATH_ROOM = 168.0
+"""Pixels between the ring and the shadow nodes, for the name of the replicas' path."""
+
+
+@dataclass(frozen=True)
+class _Ring:
+    """The ellipse that the ranks stand on."""
+
+    cx: float
+    cy: float
+    rx: float
+    ry: float
+    angles: tuple[float, ...]
+    """Degrees, clockwise from the right, one for each rank."""
+
+    def at(self, angle: float, scale: float = 1.0) -> tuple[float, float]:
+        turn = math.radians(angle)
+        return self.cx + scale * self.rx * math.cos(turn), self.cy + scale * self.ry * math.sin(turn)
+
+
+def render_topology(job: Job, switch: str) -> Element:
+    """Return the drawing of the ranks in `job`'s rings; `switch` names the implementation, such as ``softswitch``."""
+    hosts = [job.host(name) for name in dict.fromkeys(name for group in job.groups for name in group.ring)]
+    shadows = [job.shadow(name) for name in dict.fromkeys(name for group in job.groups for name in group.shadows)]
+    ring = _ring(len(hosts), len(shadows))
+    shadow_x = ring.cx + ring.rx + PATH_ROOM
+    width = shadow_x + SHADOW_WIDTH + 12
+    height = 2 * ring.cy
+    parts = [_heads(), *_links(ring, hosts), *_edges(job, ring, hosts)]
+    tops = [ring.cy + (i - (len(shadows) - 1) / 2) * SHADOW_PITCH for i in range(len(shadows))]
+    for shadow, y in zip(shadows, tops, strict=True):
+        parts += _replica_path(job, shadow, ring, shadow_x, y)
+    parts.append(_switch(job, switch, ring))
+    parts += [_rank(job, host, ring, i, len(hosts)) for i, host in enumerate(hosts)]
+    parts += [_shadow(job, shadow, shadow_x, y) for shadow, y in zip(shadows, tops, strict=True)]
+    title = f"Topology of job {job.name}: {len(hosts)} ranks around switch {job.switch.name}"
+    return drawing("topology", title, _describe(job, hosts, shadows), width, height, *parts)
+
+
+def _describe(job: Job, hosts: list[Host], shadows: list[ShadowNode]) -> str:
+    rings = "; ".join(f"{group.name}: {', '.join(group.ring)}, back to {group.ring[0]}" for group in job.groups)
+    ports = ", ".join(f"{host.name} on port {host.port}" for host in hosts)
+    paths = ", ".join(f"{shadow.name} ({shadow.ip}) on port {shadow.port}" for shadow in shadows)
+    return (
+        f"Switch {job.switch.name} connects {ports}. Ring order of group {rings}. "
+        f"Packets with DSCP {job.dscp.primary} are replicated to shadow node {paths}. All links have MTU {job.network.mtu}."
+    )
+
+
+def _ring(ranks: int, shadows: int) -> _Ring:
+    """Spread the ranks clockwise, with a space on the right for the replicas' path, rank 0 at the upper left."""
+    if ranks <= CARDS:
+        rx, ry, margin_x, margin_y = 238.0, 158.0 if ranks <= 4 else 186.0, 66.0, 40.0
+    elif ranks <= UPRIGHT_LABELS:
+        rx, ry, margin_x, margin_y = 250.0, 226.0, 96.0, 46.0
+    else:
+        rx, ry, margin_x, margin_y = 286.0, 286.0, 112.0, 112.0
+    free = max(180 / ranks, 17.0)
+    pitch = (360 - 2 * free) / (ranks - 1)
+    angles = [free + i * pitch for i in range(ranks)]
+    first = min(range(ranks), key=lambda i: abs(angles[i] - 262))
+    return _Ring(
+        cx=margin_x + rx,
+        cy=max(margin_y + ry, shadows * SHADOW_PITCH / 2 + 8),
+        rx=rx,
+        ry=ry,
+        angles=tuple(angles[(first + i) % ranks] for i in range(ranks)),
+    )
+
+
+def _heads() -> Element:
+    head = svg("path", d="M0 0 L9 4.5 L0 9 z", class_="replica-head")
+    marker = svg(
+        "marker", head, id="topology-head", markerWidth=9, markerHeight=9, refX=7.5, refY=4.5, orient="auto",
+        markerUnits="userSpaceOnUse",
+    )  # fmt: skip
+    return svg("defs", marker)
+
+
+def _links(ring: _Ring, hosts: list[Host]) -> list[Element]:
+    parts = []
+    for angle, host in zip(ring.angles, hosts, strict=True):
+        x, y = ring.at(angle)
+        hover = lines([f"link of {host.name}, switch port {host.port}"])
+        parts.append(svg("line", hover, x1=ring.cx, y1=ring.cy, x2=x, y2=y, class_="link"))
+    if len(hosts) <= CARDS:
+        for angle, host in zip(ring.angles, hosts, strict=True):
+            parts.append(_port(host.port, *ring.at(angle, 0.5)))
+    return parts
+
+
+def _port(port: int, x: float, y: float, style: str = "port") -> Element:
+    text = f"port {port}"
+    width = 14 + 6.2 * len(text)
+    return svg(
+        "g",
+        svg("rect", x=x - width / 2, y=y - 9, width=width, height=18, rx=9),
+        svg("text", text, x=x, y=y + 4, text_anchor="middle"),
+        class_=style,
+    )
+
+
+def _edges(job: Job, ring: _Ring, hosts: list[Host]) -> list[Element]:
+    place = {host.name: i for i, host in enumerate(hosts)}
+    parts: list[Element] = []
+    for group in job.groups:
+        for rank, name in enumerate(group.ring):
+            successor = group.ring[(rank + 1) % len(group.ring)]
+            flows = [f.id for f in job.flows if f.group.name == group.name and f.rank == rank]
+            hover = lines(
+                [
+                    f"{group.name}: rank {rank} ({name}) to rank {(rank + 1) % len(group.ring)} ({successor})",
+                    f"flow {', '.join(map(str, flows))}: a TCP connection through the switch on each channel",
+                ]
+            )
+            parts += _edge(ring, place[name], place[successor], len(hosts), hover)
+    return parts
+
+
+def _edge(ring: _Ring, start: int, end: int, ranks: int, hover: Element) -> list[Element]:
+    """An arc of the ellipse to the neighbour, a curve through the inside to any other rank; the arrow in its middle."""
+    a, b = ring.angles[start], ring.angles[end]
+    (x1, y1), (x2, y2) = ring.at(a), ring.at(b)
+    if end == (start + 1) % ranks:
+        span = (b - a) % 360
+        # The replicas' path leaves on the right (0 degrees): an arrow there would be hidden.
+        arrow_at = a + span * (0.72 if abs((a + span / 2 + 180) % 360 - 180) < 8 else 0.5)
+        mx, my = ring.at(arrow_at)
+        ahead = ring.at(arrow_at + 1)
+        path = f"M{number(x1)} {number(y1)} A{number(ring.rx)} {number(ring.ry)} 0 {int(span > 180)} 1 {number(x2)} {number(y2)}"
+    else:
+        # A little inside of the chord, so that it does not hide the arc that leads the other way.
+        qx, qy = ((x1 + x2) * 0.35 + 0.3 * ring.cx, (y1 + y2) * 0.35 + 0.3 * ring.cy)
+        mx, my = (x1 + 2 * qx + x2) / 4, (y1 + 2 * qy + y2) / 4
+        ahead = (mx + x2 - x1, my + y2 - y1)
+        path = f"M{number(x1)} {number(y1)} Q{number(qx)} {number(qy)} {number(x2)} {number(y2)}"
+    turn = math.degrees(math.atan2(ahead[1] - my, ahead[0] - mx))
+    size = 1.0 if ranks <= UPRIGHT_LABELS else 0.6
+    arrow = f"translate({number(mx)} {number(my)}) rotate({number(turn)}) scale({number(size)})"
+    return [
+        svg("path", hover, d=path, class_="ring"),
+        svg("path", d="M-6 -5.5 L7 0 L-6 5.5 z", transform=arrow, class_="ring-head"),
+    ]
+
+
+def _replica_path(job: Job, shadow: ShadowNode, ring: _Ring, shadow_x: float, y: float) -> list[Element]:
+    start, end = ring.cx + 62, shadow_x - 5
+    bend = ring.cx + ring.rx + 40
+    path = f"M{number(start)} {number(ring.cy)} C{number(bend)} {number(ring.cy)} {number(bend)} {number(y)} {number(end)} {number(y)}"
+    # Named after the bend, where the path runs level and alone.
+    middle = ring.cx + ring.rx + PATH_ROOM / 2 + 24
+    hover = lines([f"replicas of packets with DSCP {job.dscp.primary}: switch port {shadow.port} to {shadow.name}"])
+    return [
+        svg("path", d=path, class_="replica-halo"),
+        svg("path", hover, d=path, class_="replica", marker_end="url(#topology-head)"),
+        svg("text", f"DSCP {job.dscp.primary}", x=middle, y=y - 14, text_anchor="middle", class_="replica-text halo"),
+        _port(shadow.port, middle, y, "port replica-port"),
+    ]
+
+
+def _switch(job: Job, switch: str, ring: _Ring) -> Element:
+    x, y = ring.cx, ring.cy
+    return svg(
+        "g",
+        lines([f"switch {job.switch.name} ({switch}), P4Runtime device {job.switch.device_id}"]),
+        svg("rect", x=x - 62, y=y - 34, width=124, height=68, rx=10),
+        svg("text", _clip(job.switch.name, 14), x=x, y=y - 10, class_="name"),
+        svg("text", _clip(switch, 18), x=x, y=y + 7),
+        svg("text", f"P4, MTU {job.network.mtu}", x=x, y=y + 23),
+        class_="switch",
+    )
+
+
+def _rank(job: Job, host: Host, ring: _Ring, index: int, count: int) -> Element:
+    roles = [(group.name, group.ring.index(host.name)) for group in job.groups if host.name in group.ring]
+    angle = ring.angles[index]
+    x, y = ring.at(angle)
+    rank = roles[0][1]
+    hover = lines([f"{host.name}: {', '.join(f'rank {r} of {g}' for g, r in roles)}",
+                   f"switch port {host.port}, {host.ip}, {host.mac}"])  # fmt: skip
+    if count <= CARDS:
+        return svg(
+            "g",
+            hover,
+            svg("rect", x=x - CARD_WIDTH / 2, y=y - CARD_HEIGHT / 2, width=CARD_WIDTH, height=CARD_HEIGHT, rx=8),
+            svg("text", f"rank {rank} · {_clip(host.name, 7)}", x=x, y=y - 4, class_="name"),
+            svg("text", str(host.ip), x=x, y=y + 14),
+            class_="rank",
+        )
+    radius = 12.0 if count <= UPRIGHT_LABELS else 9.0
+    return svg(
+        "g",
+        hover,
+        svg("circle", cx=x, cy=y, r=radius),
+        svg("text", str(rank), x=x, y=y + 4, class_="name" if count <= UPRIGHT_LABELS else "name tiny"),
+        _label(f"{_clip(host.name, 9)} · port {host.port}", ring, angle, radius + 7, count > UPRIGHT_LABELS),
+        class_="rank",
+    )
+
+
+def _label(text: str, ring: _Ring, angle: float, distance: float, outwards: bool) -> Element:
+    x, y = ring.at(angle)
+    turn = math.atan2(y - ring.cy, x - ring.cx)
+    x, y = x + distance * math.cos(turn), y + distance * math.sin(turn)
+    if not outwards:
+        side = math.cos(turn)
+        anchor = "middle" if abs(side) < 0.3 else "start" if side > 0 else "end"
+        lift = 4 + 7 * math.sin(turn)
+        return svg("text", text, x=x, y=y + lift, style=f"text-anchor:{anchor}")
+    flipped = math.cos(turn) < 0
+    degrees = math.degrees(turn) + (180 if flipped else 0)
+    place = f"translate({number(x)} {number(y)}) rotate({number(degrees)})"
+    return svg("text", text, y=4, transform=place, style=f"text-anchor:{'end' if flipped else 'start'}", class_="small")
+
+
+def _shadow(job: Job, shadow: ShadowNode, x: float, y: float) -> Element:
+    ports = [shadow.base_port + flow.id for flow in job.flows if shadow in flow.shadows]
+    span = str(ports[0]) if len(ports) == 1 else f"{min(ports)}\N{EN DASH}{max(ports)}"
+    middle = x + SHADOW_WIDTH / 2
+    return svg(
+        "g",
+        lines([f"shadow node {shadow.name}, switch port {shadow.port}", f"{shadow.ip}, {shadow.mac}, replica id {shadow.rid}"]),
+        svg("rect", x=x, y=y - SHADOW_HEIGHT / 2, width=SHADOW_WIDTH, height=SHADOW_HEIGHT, rx=10),
+        svg("text", f"shadow · {_clip(shadow.name, 9)}", x=middle, y=y - 14, class_="name"),
+        svg("text", str(shadow.ip), x=middle, y=y + 5),
+        svg("text", f"TCP ports {span}", x=middle, y=y + 23),
+        class_="shadow",
+    )
+
+
+def _clip(text: str, most: int) -> str:
+    return text if len(text) <= most else text[: most - 1] + "…"

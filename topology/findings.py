@@ -1,0 +1,263 @@
+"""What a run's numbers mean: checks in plain words, gaps and their reasons, lag, bytes. Shared by table and report. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+from jobspec.reasons import GapReason
+from p4src.constants import NotReplicated
+from topology.results import Iteration, RunResult
+
+UNREPORTED = "unreported"
+"""Stands for the reason of a gap that came without one, which the recovery contract forbids."""
+
+GAP_MEANING: dict[GapReason, str] = {
+    GapReason.LOST_BYTES: "Bytes of the reduced gradient never reached the shadow node: replicas were lost or damaged on "
+    "their way, and nothing repaired them. The detail names the flow and the byte ranges.",
+    GapReason.CORRUPT_FRAME: "All bytes arrived, but a frame's CRC or header did not match, so the gradient could not be "
+    "trusted and was not applied.",
+    GapReason.UNKNOWN_LAYOUT: "The step's gradient was laid out in buckets that the shadow had not been told of, so it "
+    "could not say which byte belongs to which parameter.",
+    GapReason.SIDE_CHANNEL_MISSING: "A rank's record of the step (learning rates, random states, data position) never "
+    "came, and a checkpoint without it could not be resumed exactly.",
+    GapReason.UNDECLARED_STATE: "The trainer holds state that the job does not declare; a checkpoint would have left it out.",
+    GapReason.DIGEST_MISMATCH: "The shadow's parameters differed from the digest that the ranks sent, so the step was "
+    "withheld and not published.",
+    GapReason.FLOW_RESET: "A connection between two ranks was made anew before the step was complete, and what the old "
+    "connection still owed never came.",
+    GapReason.UNKNOWN_ISN: "The switch did not know a connection's initial sequence number, so it did not replicate its "
+    "packets rather than give them a wrong position.",
+    GapReason.OVERLOAD: "The shadow could not keep up: its buffers were full, and it dropped replicas to stay within its memory.",
+    GapReason.RESYNC_PENDING: "An earlier step was lost. Each step builds on the one before, so the shadow needs a "
+    "snapshot of the trainer before it can go on.",
+    GapReason.STORAGE_ERROR: "The recovery point was computed but could not be written.",
+}
+"""Why a step has no recovery point, for readers who do not know the project."""
+
+COUNTER_MEANING: dict[str, str] = {
+    "replicated": "copied to a shadow node",
+    NotReplicated.UNTAGGED.name: "TCP without a matching entry: reduce-scatter, later hops, acknowledgements (the normal case)",
+    NotReplicated.UNKNOWN_ISN.name: "tagged, but the connection's initial sequence number was not known",
+    NotReplicated.LATE_CONNECTION.name: "tagged, but a late segment of an earlier connection",
+    NotReplicated.NO_GROUP.name: "tagged, but the flow's entry names no multicast group",
+    NotReplicated.UNSUPPORTED_HEADER.name: "TCP behind IPv4 options, in a fragment or cut short",
+    NotReplicated.FROM_SHADOW.name: "sent by a shadow node: dropped, so that none of it can reach a rank",
+    NotReplicated.UNKNOWN_DESTINATION.name: "no such destination address: dropped",
+    NotReplicated.NONE.name: "flooded, or not TCP: no candidate for replication",
+}
+"""Switch counter -> what it counts."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """One claim that the testbed set out to prove."""
+
+    holds: bool
+    """Whether it does."""
+    claim: str
+    """The claim."""
+    detail: str
+    """What was found."""
+
+
+@dataclass(frozen=True)
+class Gap:
+    """Consecutive steps without a recovery point, for the same reason."""
+
+    first: int
+    """First step."""
+    last: int
+    """Last step."""
+    reason: str
+    """A `GapReason` value, or `UNREPORTED`."""
+    detail: str | None
+    """What the reason refers to."""
+
+    @property
+    def steps(self) -> str:
+        """``step 7`` or ``steps 7-9``."""
+        return f"step {self.first}" if self.first == self.last else f"steps {self.first}-{self.last}"
+
+    @property
+    def meaning(self) -> str:
+        """The reason in plain words."""
+        return gap_meaning(self.reason)
+
+
+def gap_meaning(reason: str) -> str:
+    """Return a reason in plain words; one that is not in the contract's list is called just that."""
+    if reason == UNREPORTED:
+        return "The step has no recovery point and no reason was given: a defect of the shadow, which must always say why."
+    try:
+        return GAP_MEANING[GapReason(reason)]
+    except ValueError:
+        return "Not a reason that the recovery contract knows."
+
+
+def counter_meaning(name: str) -> str:
+    """Return what a switch counter counts, empty where it is not one of ours."""
+    return COUNTER_MEANING.get(name.lower()) or COUNTER_MEANING.get(name.upper()) or ""
+
+
+def is_gap(iteration: Iteration) -> bool:
+    """Return whether the step has no recovery point."""
+    return iteration.reason is not None or not iteration.applied
+
+
+def is_wrong(iteration: Iteration) -> bool:
+    """Return whether the step was published and is not proven equal to the trainer's state."""
+    return iteration.matches is False or (iteration.applied and iteration.matches is None)
+
+
+def gaps(iterations: Iterable[Iteration]) -> tuple[Gap, ...]:
+    """Return the gaps in order; consecutive steps with equal reason and detail are one."""
+    found: list[Gap] = []
+    for iteration in iterations:
+        if not is_gap(iteration):
+            continue
+        step, reason = iteration.step, iteration.reason or UNREPORTED
+        if found and found[-1].last + 1 == step and (found[-1].reason, found[-1].detail) == (reason, iteration.detail):
+            found[-1] = Gap(found[-1].first, step, reason, iteration.detail)
+        else:
+            found.append(Gap(step, step, reason, iteration.detail))
+    return tuple(found)
+
+
+def step_ranges(steps: Iterable[int]) -> str:
+    """Return steps in rising order as text: ``7, 9-12``."""
+    runs: list[tuple[int, int]] = []
+    for step in steps:
+        if runs and runs[-1][1] + 1 == step:
+            runs[-1] = (runs[-1][0], step)
+        else:
+            runs.append((step, step))
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+
+
+def checks(result: RunResult) -> tuple[Check, ...]:
+    """Return every claim of the testbed; `RunResult.passed` is true exactly where all of them hold."""
+    run, again = result.iterations, result.restart.iterations
+    wrong = [i.step for i in run if is_wrong(i)]
+    wrong_again = [i.step for i in again if is_wrong(i)]
+    without = step_ranges(i.step for i in run if is_gap(i))
+    followed = sum(i.verified for i in again)
+    restart = result.restart
+    return (
+        Check(
+            result.verified == len(run),
+            "Every iteration has a recovery point that equals the trainer bit for bit",
+            f"{result.verified} of {len(run)} verified" + (f"; none for {_steps(without)}" if without else ""),
+        ),
+        Check(
+            not wrong and not wrong_again,
+            "No checkpoint was published that differs from the trainer",
+            "; ".join(
+                f"published and not proven equal{where}: {_steps(step_ranges(steps))}"
+                for where, steps in (("", wrong), (" in the restarted run", wrong_again))
+                if steps
+            )
+            or "none did",
+        ),
+        Check(
+            result.ranks_equal,
+            "All ranks held byte-equal state after every step",
+            "they did" if result.ranks_equal else "they did not: the training itself went wrong",
+        ),
+        Check(
+            restart.identical,
+            "A job restarted from the shadow's checkpoint alone ends exactly as the uninterrupted job did",
+            (f"restarted from step {restart.from_step}, final state identical" if restart.identical else
+             restart.difference or "the final states differ"),
+        ),
+        Check(
+            followed == len(again),
+            "The shadow followed the restarted job too",
+            f"{followed} of {len(again)} restarted steps verified",
+        ),
+    )  # fmt: skip
+
+
+def _steps(ranges: str) -> str:
+    return f"step {ranges}" if ranges.isdigit() else f"steps {ranges}"
+
+
+def replication_factor(result: RunResult) -> float | None:
+    """Return how many times, on average, the shadow placed one gradient and its frame headers per complete step.
+
+    1.0 is the aim: hop 0 of the all-gather carries each reduced byte once. None where no step is complete.
+    """
+    complete = [i.replica_payload_bytes for i in result.iterations if i.complete]
+    once = result.gradient_bytes + result.header_bytes
+    return sum(complete) / (len(complete) * once) if complete and once else None
+
+
+def lag_seconds(iteration: Iteration) -> float | None:
+    """Return how long after the slowest rank finished the step its recovery point was there; None without one.
+
+    Negative where the shadow was first: it needs hop 0 only, the ranks also need the later hops.
+    """
+    return None if iteration.published_at is None else iteration.published_at - iteration.trained_at
+
+
+def lag_steps(iterations: Sequence[Iteration]) -> list[tuple[int, int]]:
+    """Return (step, steps to train again) had all ranks failed the moment the slowest had finished the step.
+
+    That is the training step less the newest recovery point published by then.
+    """
+    published = sorted((i.published_at, i.step) for i in iterations if i.applied and i.published_at is not None)
+    times = [when for when, _ in published]
+    newest = [0, *accumulate((step for _, step in published), max)]
+    # Before the first recovery point, the state that the run began with is the one to go back to.
+    before = min((i.step for i in iterations), default=1) - 1
+    return [
+        (i.step, max(0, i.step - max(before, newest[bisect_right(times, i.trained_at)]))) for i in iterations
+    ]
+
+
+def rows_to_show(iterations: Sequence[Iteration], most: int, edge: int) -> list[Iteration | int]:
+    """Return the rows of a table: all, or with more than `most` the first and last `edge` and all that need a look.
+
+    An integer stands for that many verified steps left out.
+    """
+    if len(iterations) <= most:
+        return list(iterations)
+    rows: list[Iteration | int] = []
+    for index, iteration in enumerate(iterations):
+        if index < edge or index >= len(iterations) - edge or not iteration.verified:
+            rows.append(iteration)
+        elif rows and isinstance(rows[-1], int):
+            rows[-1] += 1
+        else:
+            rows.append(1)
+    return rows
+
+
+def loss_text(loss: float) -> str:
+    """Return a loss with four decimals, a very small or large one in scientific notation."""
+    return f"{loss:.4f}" if loss == 0 or 1e-3 <= abs(loss) < 1e4 or loss != loss else f"{loss:.2e}"
+
+
+def bytes_text(count: float) -> str:
+    """Return a number of bytes in decimal units with three or four digits: ``46.4 kB``."""
+    scale, unit = byte_unit(count)
+    value = count / scale
+    return f"{value:,.0f} {unit}" if unit == "B" or value >= 1000 else f"{value:.4g} {unit}"
+
+
+def byte_unit(count: float) -> tuple[float, str]:
+    """Return the decimal unit that suits `count` as (bytes, name)."""
+    for scale, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if abs(count) >= scale:
+            return scale, unit
+    return 1.0, "B"
+
+
+def duration_text(seconds: float) -> str:
+    """Return a duration: ``0.42 s``, ``12.3 s``, ``2 min 05 s``."""
+    if seconds < 60:
+        return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s"

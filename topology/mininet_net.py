@@ -1,0 +1,152 @@
+"""The Mininet side of the testbed: one namespace a host, one veth pair a switch port, everything set before the switch starts."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from jobspec.model import Host, Job, ShadowNode
+from topology.errors import TestbedError
+
+_OFFLOADS = ("tx", "rx", "sg", "tso", "gso", "gro", "rxvlan", "txvlan")
+_ALIAS = "checkmate testbed, process "
+"""Interface alias (ip-link(8)): marks what is ours, and whose."""
+
+
+def why_not() -> str | None:
+    """Return what Mininet lacks on this machine, None when it can be used."""
+    if os.geteuid() != 0:
+        return "not root"
+    if not Path("/proc/self/ns/net").exists():
+        return "the kernel has no network namespaces"
+    missing = [tool for tool in ("mnexec", "ip", "ethtool", "ifconfig") if shutil.which(tool) is None]
+    if missing:
+        return f"{', '.join(missing)} not found"
+    probe = subprocess.run(["unshare", "--net", "true"], capture_output=True, text=True, check=False)
+    if probe.returncode != 0:
+        return f"a network namespace cannot be made: {probe.stderr.strip()}"
+    return None
+
+
+def install_mininet() -> str | None:
+    """Install Debian's mininet package (mnexec and the tools it needs); return why that failed, None when it worked."""
+    if os.geteuid() != 0:
+        return "not root"
+    if shutil.which("apt-get") is None:
+        return "no apt-get"
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    for arguments in (["update"], ["install", "-y", "--no-install-recommends", "mininet", "ethtool", "net-tools"]):
+        done = subprocess.run(
+            ["apt-get", "-q", *arguments], env=environment, capture_output=True, text=True, check=False
+        )
+        if done.returncode != 0:
+            return f"apt-get {arguments[0]}: {(done.stderr or done.stdout).strip().splitlines()[-1:]}"
+    return None
+
+
+class MininetNetwork:
+    """Hosts, shadows and their links to the switch's interfaces (in the root namespace)."""
+
+    def __init__(self, job: Job, hosts: Sequence[Host | ShadowNode]) -> None:
+        """Build the network for `hosts` of `job`; the switch process is not part of it.
+
+        Raises:
+            TestbedError: Mininet cannot build it, or another testbed's interfaces are in the way.
+        """
+        from mininet.log import setLogLevel  # imported late: not needed in process
+        from mininet.net import Mininet
+        from mininet.node import Host as MininetHost
+        from mininet.node import Switch
+
+        class Ports(Switch):  # type: ignore[misc]  # mininet is untyped
+            """Holds the switch's interfaces; the program that switches runs beside Mininet."""
+
+            def start(self, controllers: list[Any]) -> None:
+                """Do nothing: see the class."""
+
+            def stop(self, deleteIntfs: bool = True) -> None:
+                """Remove the interfaces."""
+                super().stop(deleteIntfs)
+
+        setLogLevel("critical")
+        self.job = job
+        self._interfaces = {end.port: f"{job.switch.name}-eth{end.port}" for end in hosts}
+        self._clear_leftovers()
+        self._net = Mininet(topo=None, controller=None, build=False, autoSetMacs=False, cleanup=False)
+        try:
+            switch = self._net.addSwitch(job.switch.name, cls=Ports, inNamespace=False)
+            self._nodes = {}
+            for end in hosts:
+                node = self._net.addHost(end.name, cls=MininetHost, ip=None, mac=None)
+                self._nodes[end.name] = node
+                node.cmd("sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1")
+                self._net.addLink(node, switch, port1=0, port2=end.port)
+                self._prepare(end)
+        except Exception as error:
+            self.stop()
+            if isinstance(error, TestbedError):
+                raise
+            raise TestbedError("mininet", str(error)) from error
+
+    @property
+    def switch_interfaces(self) -> dict[int, str]:
+        """Switch port -> interface in the root namespace."""
+        return dict(self._interfaces)
+
+    def interface(self, name: str) -> str:
+        """Return the interface of host `name`, within its namespace."""
+        return f"{name}-eth0"
+
+    def pid(self, name: str) -> int:
+        """Return the process whose namespaces are those of host `name`."""
+        return int(self._nodes[name].pid)
+
+    def stop(self) -> None:
+        """Remove hosts, links and namespaces."""
+        self._net.stop()
+
+    def _prepare(self, end: Host | ShadowNode) -> None:
+        """Set MTU, offloads, IPv6 and names on both ends of a link.
+
+        Before the switch starts: BMv2 silently loses frames that are larger than the MTU it found. Offloads are off on
+        both ends, or the switch would see partial checksums; IPv6 is off, or the kernel's own packets would enter the
+        pipeline.
+        """
+        outer, inner, mtu = self._interfaces[end.port], self.interface(end.name), str(self.job.network.mtu)
+        offloads = [word for name in _OFFLOADS for word in (name, "off")]
+        _run(["ip", "link", "set", "dev", outer, "alias", f"{_ALIAS}{os.getpid()}"])
+        _run(["sysctl", "-qw", f"net.ipv6.conf.{outer}.disable_ipv6=1"])
+        # ethtool answers 1 or 2 for features that are fixed; what matters is checked by the checksums on the wire.
+        subprocess.run(["ethtool", "-K", outer, *offloads], capture_output=True, check=False)
+        _run(["ip", "link", "set", "dev", outer, "mtu", mtu, "up"])
+        inside = ["mnexec", "-a", str(self.pid(end.name))]
+        subprocess.run([*inside, "ethtool", "-K", inner, *offloads], capture_output=True, check=False)
+        _run([*inside, "ip", "link", "set", "dev", inner, "address", end.mac, "mtu", mtu, "up"])
+
+    def _clear_leftovers(self) -> None:
+        """Remove interfaces that a crashed testbed left; refuse to touch anybody else's."""
+        shown = subprocess.run(["ip", "-json", "link", "show"], capture_output=True, text=True, check=True)
+        present = {link["ifname"]: link for link in json.loads(shown.stdout or "[]")}
+        for name in self._interfaces.values():
+            if name not in present:
+                continue
+            alias = str(present[name].get("ifalias", ""))
+            owner = alias.removeprefix(_ALIAS)
+            if not alias.startswith(_ALIAS) or not owner.isdigit():
+                raise TestbedError("mininet", f"interface {name} exists and is not a testbed's",
+                                   "give the job's switch another name, or remove the interface")  # fmt: skip
+            if Path(f"/proc/{owner}").exists():
+                raise TestbedError("mininet", f"interface {name} belongs to the running testbed of process {owner}",
+                                   "wait for it, or give the job's switch another name")  # fmt: skip
+            _run(["ip", "link", "del", name])
+
+
+def _run(command: list[str]) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise TestbedError("mininet", f"{' '.join(command)}: {(done.stderr or done.stdout).strip()}")

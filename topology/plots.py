@@ -1,0 +1,156 @@
+"""The report's four plots over training steps: loss, bytes, lag in time and lag in steps. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from xml.etree.ElementTree import Element
+
+from topology.charts import Chart, Series, render_chart
+from topology.findings import byte_unit, bytes_text, gaps, is_gap, lag_seconds, lag_steps, loss_text, step_ranges
+from topology.results import Iteration, RunResult
+from topology.svg import Point
+
+LARGEST = 1e300
+"""Values beyond it (and NaN) are named below a plot instead of drawn."""
+
+
+@dataclass(frozen=True)
+class Plot:
+    """A plot with what is written around it."""
+
+    title: str
+    """Heading."""
+    text: str
+    """What it shows and how to read it."""
+    image: Element
+    """The SVG."""
+    legend: tuple[tuple[str, str, str], ...]
+    """(kind of line, colour class, name) of each curve."""
+
+
+def plots(result: RunResult) -> tuple[Plot, ...]:
+    """Return the plots of a run; none for one without iterations."""
+    if not result.iterations:
+        return ()
+    return (_loss(result), _bytes(result), _lag_time(result), _lag_steps(result))
+
+
+def _drawable(points: Iterable[Point]) -> tuple[Point, ...]:
+    return tuple((step, value) for step, value in points if math.isfinite(value) and abs(value) < LARGEST)
+
+
+def _plot(result: RunResult, title: str, text: str, chart: Chart) -> Plot:
+    return Plot(title, text, render_chart(chart), tuple((s.kind, s.colour, s.label) for s in chart.series if s.points))
+
+
+def _span(result: RunResult) -> tuple[int, int]:
+    return result.iterations[0].step, result.iterations[-1].step
+
+
+def _missing(iterations: Iterable[Iteration]) -> tuple[tuple[tuple[int, int], ...], dict[int, str]]:
+    """Ranges of steps without a recovery point, whatever the reasons, and the reason of each step."""
+    missing = [i for i in iterations if is_gap(i)]
+    ranges: list[tuple[int, int]] = []
+    for gap in gaps(missing):
+        if ranges and ranges[-1][1] + 1 == gap.first:
+            ranges[-1] = (ranges[-1][0], gap.last)
+        else:
+            ranges.append((gap.first, gap.last))
+    return tuple(ranges), {i.step: f"no recovery point ({i.reason or 'no reason given'})" for i in missing}
+
+
+def _loss(result: RunResult) -> Plot:
+    run = _drawable((i.step, i.loss) for i in result.iterations)
+    again = _drawable((i.step, i.loss) for i in result.restart.iterations)
+    series = [Series("restarted run", "c-restart", "band", again), Series("uninterrupted run", "c-loss", "line", run)]
+    text = "Mean loss over the ranks' shares of the batch."
+    if again:
+        text += " Where the restarted run's band lies under the line, both runs saw the same loss."
+    drawn = {step for step, _ in run}
+    if len(drawn) < len(result.iterations):
+        text += f" Not a finite number at step {step_ranges(i.step for i in result.iterations if i.step not in drawn)}."
+    ends = f"From {loss_text(run[0][1])} at step {run[0][0]} to {loss_text(run[-1][1])} at step {run[-1][0]}." if run else ""
+    return _plot(
+        result, "Loss", text,
+        Chart("plot-loss", "Loss per training step", f"Line chart. {ends}", "loss", _span(result), tuple(series), loss_text),
+    )  # fmt: skip
+
+
+def _bytes(result: RunResult) -> Plot:
+    wire, tagged, replica = (
+        tuple((i.step, float(getattr(i, name))) for i in result.iterations)
+        for name in ("wire_bytes", "tagged_payload_bytes", "replica_payload_bytes")
+    )
+    once = result.gradient_bytes + result.header_bytes
+    unit, name = byte_unit(max(once, *(value for _, value in (*wire, *tagged, *replica))))
+    ranges, notes = _missing(result.iterations)
+    chart = Chart(
+        name="plot-bytes",
+        title="Bytes per training step",
+        description="Area chart of the bytes that the ranks sent, the tagged payload and the replica payload. "
+        f"One gradient with its frame headers is {once:,} bytes.",
+        y_label=f"{name} per step",
+        steps=_span(result),
+        series=(
+            Series("on the wire, all ranks", "c-wire", "area", wire),
+            Series("replica payload", "c-replica", "area", replica),
+            Series("tagged payload", "c-tagged", "outline", tagged),
+        ),
+        show=lambda value: f"{value:,.0f} bytes",
+        unit=unit,
+        gaps=ranges,
+        notes=notes,
+        reference=once,
+    )
+    text = (
+        "Everything that the ranks sent (headers, acknowledgements and retransmissions included), the payload that they "
+        "tagged for replication, and what reached the shadow. The last two should coincide."
+    )
+    plot = _plot(result, "Bytes", text, chart)
+    return replace(plot, legend=(*plot.legend, ("reference", "", f"one gradient + headers ({bytes_text(once)})")))
+
+
+def _lag_time(result: RunResult) -> Plot:
+    lags = [(i.step, lag) for i in result.iterations if (lag := lag_seconds(i)) is not None]
+    points = _drawable((step, lag * 1e3) for step, lag in lags)
+    ranges, notes = _missing(result.iterations)
+    most = f"At most {max(value for _, value in points):.3g} ms." if points else "No step was published."
+    chart = Chart(
+        name="plot-lag",
+        title="Lag of the recovery point in milliseconds",
+        description=f"Line chart. {most} {len(notes)} steps have no recovery point.",
+        y_label="ms behind the slowest rank",
+        steps=_span(result),
+        series=(Series("published after trained", "c-lag", "line", points),),
+        show=lambda value: f"{value:,.3f} ms",
+        gaps=ranges,
+        notes=notes,
+    )
+    text = "Time from the moment the slowest rank finished a step until its recovery point was published."
+    if any(value < 0 for _, value in points):
+        text += " Below zero the shadow was first: it needs hop 0 only, the ranks also the later hops."
+    return _plot(result, "Lag in time", text, chart)
+
+
+def _lag_steps(result: RunResult) -> Plot:
+    behind = lag_steps(result.iterations)
+    ranges, notes = _missing(result.iterations)
+    chart = Chart(
+        name="plot-steps",
+        title="Lag of the recovery point in steps",
+        description=f"Area chart. At most {max(steps for _, steps in behind)} steps would have had to be trained again.",
+        y_label="steps to train again",
+        steps=_span(result),
+        series=(Series("steps lost by a failure now", "c-steps", "area", tuple((s, float(v)) for s, v in behind)),),
+        show=lambda value: f"{value:,.0f}",
+        gaps=ranges,
+        notes=notes,
+        whole=True,
+    )
+    text = (
+        "Work at risk: how many steps would have to be trained again if all ranks failed the moment a step is finished. "
+        "One is normal, as the step's own recovery point is just being made."
+    )
+    return _plot(result, "Lag in steps", text, chart)

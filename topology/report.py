@@ -1,0 +1,209 @@
+"""A run's result as one self-contained HTML page: no script, no network, light and dark, fit to print."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import yaml
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from topology.diagram import render_topology
+from topology.findings import (
+    Gap,
+    bytes_text,
+    checks,
+    counter_meaning,
+    duration_text,
+    gaps,
+    is_gap,
+    is_wrong,
+    lag_seconds,
+    loss_text,
+    replication_factor,
+    rows_to_show,
+)
+from topology.plots import plots
+from topology.results import Iteration, RunResult
+from topology.svg import printable, to_text
+
+TEMPLATES = Path(__file__).resolve().parent / "templates"
+MOST_ROWS = 2000
+"""Longer runs list their first and last `EDGE` steps and every step that is not verified."""
+EDGE = 500
+LONG = 60
+"""Tables of more rows scroll within the page, and print without the rows that need no look."""
+PRINTED_EDGE = 10
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A key figure."""
+
+    label: str
+    """What it is."""
+    value: str
+    """The number."""
+    text: str
+    """What to make of it."""
+    state: str = ""
+    """``good``, ``bad`` or nothing."""
+
+
+def render_report(result: RunResult) -> str:
+    """Return the page; equal results give equal pages (there is no clock in it)."""
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        finalize=_clean,
+    )
+    environment.filters |= {"bytes": bytes_text, "loss": loss_text, "svg": lambda node: Markup(to_text(node))}
+    return environment.get_template("report.html.j2").render(_context(result))
+
+
+def write_report(result: RunResult, path: Path | str) -> None:
+    """Write the page to `path` in UTF-8.
+
+    Raises:
+        OSError: `path` cannot be written.
+    """
+    Path(path).write_text(render_report(result), encoding="utf-8")
+
+
+def _clean(value: Any) -> Any:
+    # Every value that a template prints passes here; markup comes from our own templates and SVG only.
+    return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
+
+
+def _context(result: RunResult) -> dict[str, Any]:
+    found = gaps(result.iterations)
+    return {
+        "result": result,
+        "job": result.job,
+        "ranks": len(result.job.groups[0].ring),
+        "checks": checks(result),
+        "figures": _figures(result),
+        "topology": render_topology(result.job, result.switch),
+        "plots": plots(result),
+        "rows": _rows(result.iterations),
+        "restart_rows": _rows(result.restart.iterations),
+        "losses": {i.step: loss_text(i.loss) for i in result.iterations},
+        "long": len(result.iterations) > LONG,
+        "restart_long": len(result.restart.iterations) > LONG,
+        "gaps": _by_reason(found),
+        "gap_steps": sum(gap.last - gap.first + 1 for gap in found),
+        "restart_gaps": gaps(result.restart.iterations),
+        "wrong": [i for i in (*result.iterations, *result.restart.iterations) if is_wrong(i)],
+        "counters": [(name, count, counter_meaning(name)) for name, count in result.switch_counters.items()],
+        # Line by line: the cleaning of values would join them.
+        "config": yaml.safe_dump(
+            result.job.model_dump(mode="json"), sort_keys=False, default_flow_style=None, width=110
+        ).splitlines(),
+    }
+
+
+def _by_reason(found: Iterable[Gap]) -> list[tuple[str, str, int, list[Gap]]]:
+    """Return (reason, meaning, number of steps, gaps) in order of first appearance."""
+    groups: dict[str, list[Gap]] = {}
+    for gap in found:
+        groups.setdefault(gap.reason, []).append(gap)
+    return [
+        (reason, group[0].meaning, sum(gap.last - gap.first + 1 for gap in group), group)
+        for reason, group in groups.items()
+    ]
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A table row: an iteration, or a number of verified ones left out."""
+
+    iteration: Iteration | None
+    left_out: int = 0
+    lag: str = ""
+    state: str = ""
+    """CSS classes: ``gap``, ``wrong``, ``middle`` (not printed in long tables)."""
+
+
+def _rows(iterations: tuple[Iteration, ...]) -> list[_Row]:
+    rows: list[_Row] = []
+    printed = range(PRINTED_EDGE, len(iterations) - PRINTED_EDGE)
+    middle = {iterations[i].step for i in printed if iterations[i].verified} if len(iterations) > LONG else set()
+    for row in rows_to_show(iterations, MOST_ROWS, EDGE):
+        if isinstance(row, int):
+            rows.append(_Row(None, left_out=row))
+            continue
+        lag = lag_seconds(row)
+        state = "wrong" if is_wrong(row) else "gap" if is_gap(row) else "fine"
+        if row.step in middle:
+            state += " middle"
+        rows.append(_Row(row, lag="" if lag is None else f"{lag * 1e3:,.2f}", state=state))
+    return rows
+
+
+def _figures(result: RunResult) -> list[Figure]:
+    steps, restart = len(result.iterations), result.restart
+    wrong = sum(is_wrong(i) for i in (*result.iterations, *restart.iterations))
+    figures = [
+        Figure(
+            "Iterations verified", f"{result.verified} / {steps}",
+            "Steps after which every parameter and optimizer tensor of the shadow equals the trainer's, bit for bit. "
+            + (f"{wrong} published and NOT equal." if wrong else "No wrong checkpoint was published."),
+            "good" if result.verified == steps and not wrong else "bad",
+        ),
+        Figure(
+            f"Restart from step {restart.from_step}" if restart.from_step else "Restart",
+            "identical" if restart.identical else "NOT identical" if restart.from_step else "not possible",
+            "A new trainer, built from the shadow's checkpoint alone, ended byte for byte like the uninterrupted run."
+            if restart.identical else restart.difference or "The final states differ.",
+            "good" if restart.identical else "bad",
+        ),
+        _replication(result),
+        Figure(
+            "Ranks", "byte-equal" if result.ranks_equal else "NOT equal",
+            f"All {len(result.job.groups[0].ring)} ranks "
+            + ("held equal state after every step." if result.ranks_equal else "should hold equal state after every step."),
+            "good" if result.ranks_equal else "bad",
+        ),
+    ]  # fmt: skip
+    lags = [lag * 1e3 for i in result.iterations if (lag := lag_seconds(i)) is not None]
+    if lags:
+        figures.append(
+            Figure("Lag of the recovery point", f"{median(lags):,.3g} ms",
+                   f"Median time from a step's end on the slowest rank to its recovery point; at most {max(lags):,.3g} ms.")
+        )  # fmt: skip
+    newest = max((i.step for i in result.iterations if i.applied), default=0)
+    trained = max((i.step for i in result.iterations), default=0)
+    figures.append(
+        Figure("Newest step trained / recoverable", f"{trained} / {newest}",
+               "What the ranks had reached, and the newest recovery point, when the run ended.")
+    )  # fmt: skip
+    if result.accuracy is not None:
+        figures.append(
+            Figure("Accuracy", f"{result.accuracy:.1%}", "Share of the data set that the final model classifies rightly.")
+        )
+    figures.append(Figure("Wall time", duration_text(result.wall_seconds), "Training, restart and comparison together."))
+    return figures
+
+
+def _replication(result: RunResult) -> Figure:
+    factor, ranks = replication_factor(result), len(result.job.groups[0].ring)
+    once = result.gradient_bytes + result.header_bytes
+    text = (
+        f"of one gradient ({bytes_text(result.gradient_bytes)}) and its frame headers ({bytes_text(result.header_bytes)}), "
+        f"{once:,} bytes. Once is the aim: hop 0 carries each reduced byte once. A copy from every rank would be {ranks}.00×."
+    )
+    odd = any(i.complete and i.replica_payload_bytes != once for i in result.iterations)
+    return Figure(
+        "Replica bytes per complete step",
+        "–" if factor is None else f"{factor:.2f}×",
+        text,
+        "bad" if odd or factor is None else "good",
+    )

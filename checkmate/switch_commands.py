@@ -74,7 +74,8 @@ def install(
     """Make a switch hold what the jobs in FILE... ask for, and nothing else.
 
     Reads the switch, pushes the program where it is missing or another one, then changes only what differs.
-    What the files no longer have is removed. When the switch refuses a part, the state from before is put back.
+    What the files no longer have is removed. When the switch refuses a part, the state from before is put
+    back.
 
     Exit code: 0 done or nothing to change; 2 a wrong file, no such switch, or refused.
 
@@ -195,6 +196,12 @@ def _print_json(document: dict[str, Any]) -> None:
     typer.echo(json.dumps(document, indent=2))
 
 
+def _console() -> Console:
+    console = Console()
+    # Into a file or a pipe rich would wrap at 80 columns.
+    return console if console.is_terminal else Console(width=max(console.width, 200))
+
+
 def _counts(done: Installation) -> dict[str, int]:
     plan = done.plan
     return {
@@ -267,18 +274,15 @@ def _state_json(state: SwitchState, counters: Counters, names: Names) -> dict[st
 
 
 def _print_installation(done: Installation, target: str, names: Names, *, dry_run: bool) -> None:
-    console = Console()
+    console = _console()
     if done.pipeline is not PipelineStatus.CURRENT:
         what = "runs no program yet" if done.pipeline is PipelineStatus.MISSING else "runs another program"
         verb = "is to be pushed" if dry_run else "was pushed"
         console.print(f"{target} {what}: this version's {verb}", markup=False, highlight=False)
-    if done.plan.updates:
-        grid = Grid("", "what", box=None, padding=(0, 1), show_header=False)
-        for update in done.plan.updates:
-            sign, style = _SIGNS[update.change]
-            text = describe_update(update, names).removeprefix(f"{update.change} ")
-            grid.add_row(f"[{style}]{sign}[/]", escape(text))
-        console.print(grid, soft_wrap=True)
+    for update in done.plan.updates:
+        sign, style = _SIGNS[update.change]
+        text = describe_update(update, names).removeprefix(f"{update.change} ")
+        console.print(f"[{style}]{sign}[/] {escape(text)}", highlight=False, soft_wrap=True)
     for flow in done.plan.rebound_flows:
         console.print(
             f"flow {flow} is another pair of hosts than before: connections that are open must be made anew",
@@ -296,7 +300,7 @@ _SIGNS = {Change.INSERT: ("+", "green"), Change.MODIFY: ("~", "yellow"), Change.
 
 
 def _print_state(state: SwitchState, counters: Counters, names: Names) -> None:
-    console = Console()
+    console = _console()
     for table in Table:
         entries = state.table(table)
         if not entries:

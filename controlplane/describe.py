@@ -28,6 +28,8 @@ class Names:
     """Replica id -> shadow."""
     flows: Mapping[int, str] = field(default_factory=dict)
     """Flow id -> e.g. ``digits/dp0 r0->r1 channel 0``."""
+    groups: Mapping[int, str] = field(default_factory=dict)
+    """Multicast group -> the flow that it belongs to."""
 
     @classmethod
     def of(cls, jobs: Sequence[Job]) -> Names:
@@ -37,6 +39,7 @@ class Names:
         ips: dict[int, str] = {}
         rids: dict[int, str] = {}
         flows: dict[int, str] = {}
+        groups = {FLOOD_GROUP: "flood"}
         for job in jobs:
             ends: list[Host | ShadowNode] = [*job.hosts, *job.shadows]
             ports |= {end.port: end.name for end in ends}
@@ -44,7 +47,8 @@ class Names:
             ips |= {int(end.ip): end.name for end in ends}
             rids |= {shadow.rid: shadow.name for shadow in job.shadows}
             flows |= {flow.id: _flow_name(job, flow) for flow in job.flows}
-        return cls(ports, macs, ips, rids, flows)
+            groups |= {flow.multicast_group: _flow_name(job, flow) for flow in job.flows}
+        return cls(ports, macs, ips, rids, flows, groups)
 
 
 def _flow_name(job: Job, flow: Flow) -> str:
@@ -61,16 +65,19 @@ def describe_update(update: Update, names: Names) -> str:
 
 
 def describe(entity: Entity, names: Names) -> str:
-    """Return an entity in one line, e.g. ``l2_forward 02:00:00:00:01:00 (r0) -> set_port port 1 (r0)``."""
+    """Return an entity in one line, e.g. ``shadow_ports ingress_port 9 (sh0): drop_from_shadow``."""
     if isinstance(entity, TableEntry):
-        return f"{entity.table} {match_text(entity, names)} -> {_effect(entity, names)}"
+        return f"{entity.table} {match_text(entity, names)}: {_effect(entity, names)}"
     if isinstance(entity, MulticastGroup):
-        return f"group {group_text(entity, names)} -> {_effect(entity, names)}"
-    return f"digest {entity.digest} -> {_effect(entity, names)}"
+        return f"group {group_text(entity, names)}: {_effect(entity, names)}"
+    return f"digest {entity.digest}: {_effect(entity, names)}"
 
 
 def match_text(entry: TableEntry, names: Names) -> str:
     """Return the key of an entry."""
+    if entry.table == Table.REPLICATE:
+        source, target, port, dscp = match_values(entry, names).values()
+        return f"{source} -> {target} port {port} dscp {dscp}"
     return ", ".join(f"{name} {value}" for name, value in match_values(entry, names).items())
 
 
@@ -82,9 +89,7 @@ def action_text(entry: TableEntry, names: Names) -> str:
 
 def group_text(group: MulticastGroup, names: Names) -> str:
     """Return a group's number and what it is for."""
-    if group.id == FLOOD_GROUP:
-        return f"{group.id} (flood)"
-    return f"{group.id}{_named(names.flows.get(group.id - 1))}"
+    return f"{group.id}{_named(names.groups.get(group.id))}"
 
 
 def replicas_text(group: MulticastGroup, names: Names) -> str:
@@ -96,13 +101,16 @@ def replicas_text(group: MulticastGroup, names: Names) -> str:
 
 
 def match_values(entry: TableEntry, names: Names) -> dict[str, str]:
-    """Return field -> value in the form that people write."""
-    return {name: _value(entry.table, name, value, names) for name, value in entry.match}
+    """Return field -> value in the form that people write, source before destination."""
+    order = [MatchField.SRC_ADDR, *MatchField]
+    fields = sorted(entry.match, key=lambda pair: order.index(MatchField(pair[0])))
+    return {name: _value(entry.table, name, value, names) for name, value in fields}
 
 
 def param_values(entry: TableEntry, names: Names) -> dict[str, str]:
     """Return parameter -> value in the form that people write."""
-    return {name: _value("", name, value, names) for name, value in entry.params}
+    params = sorted(entry.params, key=lambda pair: list(Param).index(Param(pair[0])))
+    return {name: _value("", name, value, names) for name, value in params}
 
 
 def _effect(entity: Entity, names: Names) -> str:

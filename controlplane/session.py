@@ -69,6 +69,11 @@ class Session:
         self._channel.close()
 
     @property
+    def is_primary(self) -> bool:
+        """Whether this client holds the switch at the moment."""
+        return self._stream is not None and self._stream.is_primary
+
+    @property
     def stream(self) -> P4Stream:
         """The stream of a session that has become primary.
 

@@ -15,7 +15,7 @@ from controlplane.digests import FlowStarts
 from controlplane.entities import SwitchState, TableEntry, is_flow_base
 from controlplane.errors import ControlPlaneError, ErrorKind, Refusal
 from controlplane.pipeline import Pipeline, PipelineStatus
-from controlplane.reconcile import Plan, Update, exact_plan, reconcile, table_plan
+from controlplane.reconcile import Plan, exact_plan, reconcile, table_plan
 from controlplane.session import CONNECT_S, Session
 from controlplane.snapshot import Counters, read_counters, read_state
 from p4src.names import Table
@@ -98,6 +98,11 @@ class Target:
     ) -> None:
         """Close the connection."""
         self.close()
+
+    @property
+    def is_primary(self) -> bool:
+        """Whether the switch takes updates from this connection at the moment."""
+        return self._session.is_primary
 
     def pipeline_status(self) -> PipelineStatus:
         """Return what the switch runs."""
@@ -195,9 +200,8 @@ class Target:
         if not plan.updates:
             return
         try:
-            for stage in plan.stages():
-                self._write(stage, names or Names.of(()))
-            self._check(plan, names or Names.of(()))
+            self._make(plan, names or Names())
+            self._check(plan, names or Names())
         except ControlPlaneError as error:
             try:
                 note = undo()
@@ -207,10 +211,14 @@ class Target:
                 raise error.with_outcome(False, note + refused) from error
             raise error.with_outcome(True, note) from error
 
-    def _write(self, updates: Sequence[Update], names: Names) -> None:
-        for start in range(0, len(updates), BATCH):
-            batch = updates[start : start + BATCH]
-            refused = self._session.write([encode_update(update, self._pipeline.schema) for update in batch])
+    def _make(self, plan: Plan, names: Names) -> None:
+        stages = (stage[i : i + BATCH] for stage in plan.stages() for i in range(0, len(stage), BATCH))
+        # All are encoded before the first is sent: what cannot be said must not leave a half-made change.
+        batches = [
+            (batch, [encode_update(update, self._pipeline.schema) for update in batch]) for batch in stages
+        ]
+        for batch, messages in batches:
+            refused = self._session.write(messages)
             if refused:
                 refusals = tuple(
                     Refusal(describe_update(batch[index], names), code, message)
@@ -239,8 +247,7 @@ class Target:
 
     def _put_back(self, before: SwitchState) -> str:
         plan = exact_plan(before, self._read())
-        for stage in plan.stages():
-            self._write(stage, Names.of(()))
+        self._make(plan, Names())
         if self._read() != before:
             raise ControlPlaneError(ErrorKind.STATE_DIFFERS, self.address, "it does not read back equal")
         if not plan.updates:

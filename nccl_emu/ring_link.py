@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jobspec.model import Flow, Host
+from jobspec.packets import FrameTemplate
 from nccl_emu.errors import LinkError
-from nccl_emu.packets import FrameTemplate
 from nccl_emu.tcp import Segment, TcpEndpoint, TcpState, seq_add, seq_diff
 
 _WORKING = frozenset(

@@ -1,1 +1,1 @@
-"""The shadow node: capture -> place -> complete -> apply -> publish; keeps a checkpoint of every iteration."""
+"""The shadow node: capture -> place -> complete -> apply -> publish: a checkpoint of every iteration."""

@@ -1,7 +1,7 @@
 """Places replica bytes by stream position into the buffers of the steps that are being collected.
 
-Pure arithmetic and copying: no sockets, clocks or torch. One assembler serves one epoch of one group, so that bytes of
-two epochs can never meet in one buffer.
+Pure arithmetic and copying: no sockets, clocks or torch. One assembler serves one epoch of one group, so
+that bytes of two epochs can never meet in one buffer.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class CorruptFrame:
 
 @dataclass(slots=True)
 class _Recent:
-    """The frame that the last replica of a connection belonged to: in-order segments find their place without search."""
+    """The frame that a connection's last replica belonged to: in-order segments need no search."""
 
     start: int
     end: int
@@ -60,7 +60,7 @@ class _Recent:
 
 
 class Connection:
-    """One incarnation of a flow: its stream positions, and a position that is known to be near the present one."""
+    """One incarnation of a flow: its schedule, and a position that is near the present one."""
 
     def __init__(self, plan: FlowPlan, layout: Layout, source_port: int, first_step: int) -> None:
         """Let stream position 0 be the first byte of `first_step`."""
@@ -80,9 +80,10 @@ class Connection:
     def expect(self, step: int, ordinal: int) -> None:
         """Move the reference forward to primary frame `ordinal` of `step` (or the first of the next step).
 
-        Only verified frames move it: a replica with a damaged sequence number that passes its checksum must not, or it
-        would make later positions wrong by a multiple of 2^32. It goes to the next *expected* byte rather than to the
-        last one seen, because the hops between two primary frames may fill more than 2^31 stream bytes.
+        Only verified frames move it: a replica with a damaged sequence number that passes its checksum must
+        not, or it would make later positions wrong by a multiple of 2^32. It goes to the next *expected*
+        byte rather than to the last one seen, because the hops between two primary frames may fill more
+        than 2^31 stream bytes.
         """
         primary = self.plan.primary
         if not primary:
@@ -96,11 +97,20 @@ class Connection:
 class Assembler:
     """Collects the reduced gradients of one epoch of a group in a window of steps.
 
-    Memory: `window` times (gradient + 64 bytes a frame), allocated once, plus at most two integers for each hole.
+    Memory: `window` times (gradient + 64 bytes a frame), allocated once, plus at most two integers for each
+    hole.
     """
 
     def __init__(
-        self, *, layout: Layout, flows: Sequence[Flow], job: int, group: int, epoch: int, first_step: int, window: int
+        self,
+        *,
+        layout: Layout,
+        flows: Sequence[Flow],
+        job: int,
+        group: int,
+        epoch: int,
+        first_step: int,
+        window: int,
     ) -> None:
         """Collect steps from `first_step` on, at most `window` (at least 2) of them at a time.
 
@@ -126,7 +136,7 @@ class Assembler:
             self.slot(step).reset(step, *self._ids)
 
     def open(self, flow_id: int, source_port: int) -> None:
-        """Accept replicas of `flow_id` from `source_port`, whose stream begins with the epoch's first step."""
+        """Accept replicas of `flow_id` from `source_port`; the stream begins with the epoch's first step."""
         key = (flow_id, source_port)
         if key not in self._connections:
             connection = Connection(self.plan.flows[flow_id], self.plan.layout, source_port, self.first_step)
@@ -143,12 +153,12 @@ class Assembler:
 
     @property
     def newest_touched(self) -> int:
-        """Newest step of the window of which a byte has arrived, the step before `next_step` when there is none."""
+        """Newest step of the window that has a byte, the step before `next_step` when none has."""
         steps = range(self.next_step, self.next_step + self.window)
         return max((step for step in steps if self.slot(step).touched), default=self.next_step - 1)
 
     def place(self, replica: Replica, now: float) -> bool:
-        """Copy the payload where it belongs; tell whether the group has to look (a step completed, bytes overran).
+        """Copy the payload where it belongs; tell whether a step became complete or bytes overran.
 
         Args:
             replica: an intact replica.
@@ -167,7 +177,9 @@ class Assembler:
             return False
         recent = connection.recent
         if recent is not None and recent.start <= start and start + length <= recent.end:
-            placed = self._fill(connection, recent.slot, recent.buffer, start - recent.start, replica.payload, now)
+            placed = self._fill(
+                connection, recent.slot, recent.buffer, start - recent.start, replica.payload, now
+            )
             if placed < length:
                 self.discarded[Discard.DUPLICATE] += 1
             return recent.slot.complete
@@ -204,7 +216,13 @@ class Assembler:
         return look
 
     def _fill(
-        self, connection: Connection, slot: StepSlot, buffer: FrameBuffer, start: int, data: memoryview, now: float
+        self,
+        connection: Connection,
+        slot: StepSlot,
+        buffer: FrameBuffer,
+        start: int,
+        data: memoryview,
+        now: float,
     ) -> int:
         placed = buffer.place(start, data)
         if not placed:
@@ -224,7 +242,7 @@ class Assembler:
         self.overrun = (min(first, step), max(last, step))
 
     def note_damaged(self, replica: Replica) -> None:
-        """Remember that a replica failed a checksum, in the step that its (perhaps damaged) position points to."""
+        """Note a replica that failed a checksum in the step that its (perhaps damaged) position points to."""
         connection = self._connections.get((replica.flow_id, replica.source_port))
         if connection is None or not connection.plan.plan.length:
             return
@@ -237,7 +255,7 @@ class Assembler:
             damaged[replica.flow_id] = damaged.get(replica.flow_id, 0) + 1
 
     def release(self) -> None:
-        """Give the oldest step's buffer to the newest step of the window; its bytes are duplicates from now on."""
+        """Give the oldest step's buffer to the newest step of the window."""
         done = self.next_step
         self.next_step += 1
         self.slot(done).reset(done + self.window, *self._ids)
@@ -273,4 +291,3 @@ def _append(found: list[MissingRange], flow_id: int, frame: FrameSlot, start: in
             found[-1] = MissingRange(flow_id, last.bucket, last.chunk, last.start, end)
             return
     found.append(MissingRange(flow_id, frame.bucket, frame.chunk, start, end))
-

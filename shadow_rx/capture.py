@@ -1,4 +1,4 @@
-"""Raw frames to replicas: only what is addressed to this node, intact, and of a flow that it serves gets through."""
+"""Raw frames to replicas: what is addressed to this node, intact, and of a flow that it serves."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Discard(StrEnum):
     """Why a captured frame, or bytes of it, were not placed."""
 
     NOT_FOR_US = "not_for_us"
-    """Another destination MAC or IPv4 address, a port below the replica ports, or no TCP over IPv4: other traffic."""
+    """Other traffic: another destination address, a port below the replica ports, or no TCP over IPv4."""
     TRUNCATED = "truncated"
     """Addressed to this node, but not a whole Ethernet/IPv4/TCP packet."""
     BAD_IP_CHECKSUM = "bad_ip_checksum"
@@ -30,7 +30,7 @@ class Discard(StrEnum):
     RESET = "reset"
     """A RST segment; what it carries is not part of the stream (RFC 9293, section 3.5.3)."""
     UNKNOWN_CONNECTION = "unknown_connection"
-    """The source port belongs to no connection of the present epoch: a late segment of an old one, or not announced."""
+    """The source port is of no connection of the present epoch: a late segment, or not announced."""
     BAD_POSITION = "bad_position"
     """The sequence number lies before the stream's first byte."""
     MISPLACED = "misplaced"
@@ -38,7 +38,7 @@ class Discard(StrEnum):
     DUPLICATE = "duplicate"
     """At least one byte is there already, or belongs to a step that is done."""
     BEYOND_WINDOW = "beyond_window"
-    """At least one byte belongs to a step for which there is no buffer: the shadow is behind or an older step has a hole."""
+    """At least one byte is of a step without a buffer: the shadow is behind, or an older step has a hole."""
     RESYNC_PENDING = "resync_pending"
     """An earlier step was lost; nothing is placed until the group attaches again."""
     KERNEL_DROP = "kernel_drop"

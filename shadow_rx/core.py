@@ -31,7 +31,9 @@ class ShadowCore:
         options = options or ShadowOptions()
         if shadow not in {node.name for node in job.shadows}:
             known = ", ".join(node.name for node in job.shadows)
-            raise ShadowError(Refusal.NOT_FOUND, "shadow", f"job {job.name!r} has no shadow {shadow!r}; it has {known}")
+            raise ShadowError(
+                Refusal.NOT_FOUND, "shadow", f"job {job.name!r} has no shadow {shadow!r}; it has {known}"
+            )
         self.job = job
         """The job."""
         self.shadow = shadow
@@ -53,7 +55,7 @@ class ShadowCore:
         return tuple(self._groups)
 
     def on_frame(self, frame: bytes, now: float) -> list[Event]:
-        """Take one captured frame (Ethernet, from the destination MAC on) at time `now`; return what it brought about.
+        """Take one captured frame (Ethernet, from the destination MAC on); return what it brought about.
 
         Any bytes are acceptable; frames that are no intact replica are counted by cause.
         """

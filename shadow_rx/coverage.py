@@ -8,8 +8,9 @@ from bisect import bisect_left, bisect_right
 class Coverage:
     """A set of integers kept as disjoint half-open intervals.
 
-    The intervals lie in one flat sorted list [start, end, start, end, ...]: an index is even in a hole, odd inside an
-    interval. Adding in order costs O(1); in general O(log n) to find the place plus the intervals that merge.
+    The intervals lie in one flat sorted list [start, end, start, end, ...]: an index is even in a hole, odd
+    inside an interval. Adding in order costs O(1); in general O(log n) to find the place plus the intervals
+    that merge.
     """
 
     __slots__ = ("_bounds",)

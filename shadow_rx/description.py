@@ -1,4 +1,4 @@
-"""The optimizer that a trainer describes: class, groups and options, checked before anything is built on them."""
+"""What a trainer describes when it attaches: layout, optimizer, groups and options, all checked."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     "Rprop": torch.optim.Rprop,
     "SGD": torch.optim.SGD,
 }
-"""Optimizers that a shadow can replay: their step is a function of parameters, state and dense gradients alone, element
-by element. LBFGS needs a closure, SparseAdam sparse gradients; Adafactor and Muon reduce over whole tensors."""
+"""Optimizers that a shadow can replay: functions of parameters, state and dense gradients alone, element by
+element. LBFGS needs a closure, SparseAdam sparse gradients; Adafactor and Muon reduce over whole tensors."""
 _FORBIDDEN = ("differentiable", "capturable")
 """Options that ask for an autograd graph or a CUDA graph: there is none in a shadow."""
 
 Options = dict[str, Any]
-"""Hyperparameters of one parameter group: JSON values, with lists as tuples (as torch.optim keeps ``betas``)."""
+"""Hyperparameters of one group: JSON values, with lists as tuples (as torch.optim keeps ``betas``)."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class OptimizerPlan:
     """In the optimizer's order."""
 
     def same_state(self, other: OptimizerPlan) -> bool:
-        """Tell whether state of `other` is state of this one: equal class and groups, whatever the options."""
+        """Tell whether state of `other` is state of this one: equal class and groups, any options."""
         return self.name == other.name and [g.params for g in self.groups] == [g.params for g in other.groups]
 
 
@@ -63,12 +63,15 @@ def parse_optimizer(message: pb.OptimizerDescription, layout: Layout) -> Optimiz
     """Check a trainer's description against the layout.
 
     Raises:
-        ShadowError: an unknown class, groups that do not hold each parameter of the layout exactly once, or options that
+        ShadowError: an unknown class, groups that do not hold each parameter of the layout exactly once, or
+        options that
             the class does not accept.
     """
     if message.name not in OPTIMIZERS:
         known = ", ".join(OPTIMIZERS)
-        raise invalid("optimizer.name", f"{message.name!r} cannot be replayed from gradients; expected one of {known}")
+        raise invalid(
+            "optimizer.name", f"{message.name!r} cannot be replayed from gradients; expected one of {known}"
+        )
     expected = {slot.param.name for slot in layout.slots}
     seen: set[str] = set()
     groups: list[GroupPlan] = []
@@ -85,7 +88,9 @@ def parse_optimizer(message: pb.OptimizerDescription, layout: Layout) -> Optimiz
         options = parse_options(message.name, group.options_json, f"{field}.options_json")
         groups.append(GroupPlan(tuple(group.params), options))
     if seen != expected:
-        raise invalid("optimizer.groups", f"parameters of the layout without a group: {sorted(expected - seen)[:5]}")
+        raise invalid(
+            "optimizer.groups", f"parameters of the layout without a group: {sorted(expected - seen)[:5]}"
+        )
     return OptimizerPlan(message.name, tuple(groups))
 
 
@@ -115,7 +120,8 @@ def parse_options(optimizer: str, text: str, field: str) -> Options:
     """Read the options of one group and check that the optimizer's class can make a step with them.
 
     Raises:
-        ShadowError: not a JSON object, a key of the group is missing, an option that needs what a shadow does not have,
+        ShadowError: not a JSON object, a key of the group is missing, an option that needs what a shadow
+        does not have,
             or a value that the class cannot use; `field` is named.
     """
     value = parse_json(text, field)
@@ -142,8 +148,9 @@ def parse_options(optimizer: str, text: str, field: str) -> Options:
 def state_keys(optimizer: str, options: Options, dtype: torch.dtype) -> dict[str, bool]:
     """Return the state that the optimizer keeps for a parameter after a step: by key, whether it is a scalar.
 
-    Found out by a step on a small tensor, which also shows whether the options work at all. The class's constructor is
-    not asked to check them: the trainer's is not asked either when a scheduler changes an option.
+    Found out by a step on a small tensor, which also shows whether the options work at all. The class's
+    constructor is not asked to check them: the trainer's is not asked either when a scheduler changes an
+    option.
     """
     probe = torch.zeros(2, dtype=dtype)
     stepper = OPTIMIZERS[optimizer]([{"params": [probe], **options}])

@@ -1,4 +1,4 @@
-"""Why a step of the present epoch is not a recovery point (yet): one reason of the contract, with the exact place."""
+"""Why a step of the present epoch is no recovery point (yet): the contract's reason and the exact place."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _KEPT = 256
 
 
 def diagnose(assembler: Assembler, book: RecordBook, step: int) -> Gap | None:
-    """Return what is missing or wrong in a step that is not applied, None where nothing is and it only has to wait.
+    """Return what is missing or wrong in a step that is not applied, None where it only has to wait.
 
     Args:
         assembler: buffers of the epoch.
@@ -26,7 +26,11 @@ def diagnose(assembler: Assembler, book: RecordBook, step: int) -> Gap | None:
     version = assembler.plan.layout.version
     strange = sorted({record.layout_version for record in book.get(step)} - {version})
     if strange:
-        return Gap(step, GapReason.UNKNOWN_LAYOUT, f"uses layout version {strange[0]}, this shadow was told {version}")
+        return Gap(
+            step,
+            GapReason.UNKNOWN_LAYOUT,
+            f"uses layout version {strange[0]}, this shadow was told {version}",
+        )
     if step < assembler.next_step + assembler.window:
         gap = _bytes(assembler, step)
         if gap is not None:
@@ -36,13 +40,15 @@ def diagnose(assembler: Assembler, book: RecordBook, step: int) -> Gap | None:
     absent = book.missing(step)
     if absent:
         if book.refused_step is not None and book.refused_step <= step:
-            return Gap(step, GapReason.OVERLOAD, "its records came too far ahead of the steps that are applied")
+            return Gap(
+                step, GapReason.OVERLOAD, "its records came too far ahead of the steps that are applied"
+            )
         return Gap(step, GapReason.SIDE_CHANNEL_MISSING, f"no record of rank {_some(absent)}")
     return None
 
 
 def disagreement(book: RecordBook, step: int) -> Gap | None:
-    """Return the gap of a step whose ranks did not use equal optimizer options or did not get equal parameters."""
+    """Return the gap of a step whose ranks told unequal optimizer options or parameter digests."""
     records = book.get(step)
     first = records[0]
     for other in records[1:]:

@@ -1,4 +1,4 @@
-"""One incarnation of a group's communicator: its buffers and records, and what can be said about its steps."""
+"""One incarnation of a group's communicator: its buffers and records, and what they say about its steps."""
 
 from __future__ import annotations
 
@@ -54,8 +54,9 @@ class Epoch:
     def _blocked(self, step: int) -> Gap | None:
         """Return the gap of the oldest step when its holes can no longer be filled.
 
-        A rank enters step t + 1 only when its bytes of step t were acknowledged, so that once bytes of step t + window
-        are seen no copy of a byte of step t is on its way any more; and bytes that were dropped do not come again.
+        A rank enters step t + 1 only when its bytes of step t were acknowledged, so that once bytes of step
+        t + window are seen no copy of a byte of step t is on its way any more; and bytes that were dropped
+        do not come again.
         """
         assembler = self.assembler
         if assembler.overrun is None or assembler.slot(step).complete:
@@ -70,7 +71,7 @@ class Epoch:
         if self.lost is not None:
             if step == self.lost.step:
                 return self.lost
-            detail = f"step {self.lost.step} was lost ({self.lost.reason}); attach a new epoch and upload the state"
+            detail = f"step {self.lost.step} was lost ({self.lost.reason}); a new epoch has to attach"
             return Gap(step, GapReason.RESYNC_PENDING, detail)
         gap = diagnose(self.assembler, self.book, step)
         if gap is not None:
@@ -83,7 +84,7 @@ class Epoch:
         return Gap(step, GapReason.RESYNC_PENDING, detail)
 
     def explain_until(self, last: int) -> list[Gap]:
-        """Explain the steps from the oldest that is not applied to `last`; of very many the first and the newest."""
+        """Explain the steps that are not applied, up to `last`; of very many the first and the newest."""
         first = self.assembler.next_step
         if last < first:
             return []
@@ -91,7 +92,7 @@ class Epoch:
         return [self.explain(step) for step in steps]
 
     def unfinished(self, trained: int) -> list[Gap]:
-        """Return the gaps of the steps that are incomplete when the epoch ends, with `trained` the newest announced."""
+        """Return the gaps that the epoch leaves when it ends; `trained` is the newest announced step."""
         last = max(trained, self.assembler.newest_touched)
         if self.assembler.overrun is not None:
             # Of the steps beyond the window only one can be unannounced; a damaged position may name any.

@@ -1,4 +1,4 @@
-"""The one exception type of the shadow node: a request that cannot be served, with the field that is at fault."""
+"""The one exception type of the shadow node: a refused request, with the field that is at fault."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from enum import StrEnum
 
 
 class Refusal(StrEnum):
-    """Why a request is refused; the names are those of the gRPC status codes that the service answers with."""
+    """Why a request is refused; the names are those of the service's gRPC status codes."""
 
     INVALID_ARGUMENT = "invalid_argument"
     """The request itself is wrong, whatever the state of the shadow."""
     FAILED_PRECONDITION = "failed_precondition"
-    """The request does not fit the shadow's present state (an old epoch, a state that is already in use, ...)."""
+    """The request does not fit the shadow's present state (an old epoch, a state in use, ...)."""
     NOT_FOUND = "not_found"
     """The group or step is not known here."""
     RESOURCE_EXHAUSTED = "resource_exhausted"

@@ -1,4 +1,4 @@
-"""The file operations that storing a recovery point consists of: one object, so that each can be made to fail."""
+"""The file operations that storing a recovery point consists of, so that a test can make each one fail."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class FileOperations:
             os.fsync(file.fileno())
 
     def sync_directory(self, path: Path) -> None:
-        """Wait until the directory's entries are on storage (fsync(2): the file's own fsync does not do that)."""
+        """Wait until the directory's entries are on storage; a file's own fsync does not do that."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""One frame that a shadow expects: where its bytes go, which of them are there, and whether they are right."""
+"""One frame that a shadow expects: where its bytes go, which of them are there, whether they are right."""
 
 from __future__ import annotations
 
@@ -114,8 +114,8 @@ class FrameBuffer:
     def verify(self, identity: FrameIdentity) -> bool:
         """Check a covered frame; a wrong one loses all its bytes, so that a later copy may fill it.
 
-        The expected header is known in every field but the CRC, and that follows from the payload: comparing the 64
-        bytes checks fields, payload CRC and header CRC at once.
+        The expected header is known in every field but the CRC, and that follows from the payload:
+        comparing the 64 bytes checks fields, payload CRC and header CRC at once.
         """
         expected = identity.header(self.slot, crc32c(self._payload))
         found = bytes(self._header)

@@ -23,12 +23,13 @@ from shadow_rx.slots import plan_slots
 from shadow_rx.snapshot import Snapshot
 from shadow_rx.status import Event, Gap, GroupStatus, StepLost, StepReplicated, StepReport
 
+
 class GroupReplica:
     """Follows one group step by step.
 
-    Memory (stated bound): ``window`` times (gradient + 64 bytes a frame) for collecting, twice that while an attach
-    replaces the buffers; ``1 + hold`` times the model's state (parameters and optimizer); records of at most
-    ``pending_records`` steps.
+    Memory (stated bound): ``window`` times (gradient + 64 bytes a frame) for collecting, twice that while
+    an attach replaces the buffers; ``1 + hold`` times the model's state (parameters and optimizer); records
+    of at most ``pending_records`` steps.
     """
 
     def __init__(self, job: Job, group: Group, flows: Sequence[Flow], options: ShadowOptions) -> None:
@@ -58,8 +59,9 @@ class GroupReplica:
     def attach(self, message: pb.AttachRequest) -> bool:
         """Begin an epoch; tell whether the state before its first step has to be uploaded.
 
-        The state is not asked for again only when the shadow's own is a recovery point of step ``first_step - 1``: a
-        state that was uploaded but never advanced may be another run's, whose numbers only look the same.
+        The state is not asked for again only when the shadow's own is a recovery point of step ``first_step
+        - 1``: a state that was uploaded but never advanced may be another run's, whose numbers only look
+        the same.
 
         Raises:
             ShadowError: the description is not usable, the epoch is not newer, or memory would not suffice.
@@ -75,7 +77,9 @@ class GroupReplica:
                 epoch=message.epoch, first_step=first, window=self._options.window,
             )  # fmt: skip
         except MemoryError as error:
-            raise ShadowError(Refusal.RESOURCE_EXHAUSTED, "layout_json", f"no memory for {bound} bytes") from error
+            raise ShadowError(
+                Refusal.RESOURCE_EXHAUSTED, "layout_json", f"no memory for {bound} bytes"
+            ) from error
         ranks = len(self._group.ring)
         book = RecordBook(optimizer, ranks, first, self._options.pending_records, self._job.digests)
         keeps = self._holds(first - 1, layout, optimizer)
@@ -93,7 +97,9 @@ class GroupReplica:
             raise invalid("job", f"{message.job!r}, this shadow serves job {self._job.name!r}")
         newest = self._epoch.number if self._epoch else 0
         if message.epoch <= newest:
-            raise premature("epoch", f"{message.epoch} is not newer than epoch {newest}; expected {newest + 1} or more")
+            raise premature(
+                "epoch", f"{message.epoch} is not newer than epoch {newest}; expected {newest + 1} or more"
+            )
         if message.first_step < 1:
             raise invalid("first_step", "is 0, expected 1 or more")
         return parse_layout(message.layout_json)
@@ -116,15 +122,18 @@ class GroupReplica:
         )
 
     def upload(self, epoch: int, data: bytes, now: float | None = None) -> None:
-        """Take the state before the epoch's first step, as the bytes of a safetensors file; `now` as in `on_replica`.
+        """Take the state before the epoch's first step: a safetensors file; `now` as in `on_replica`.
 
         Raises:
-            ShadowError: another epoch, a step of it is applied already, or the state does not fit the description.
+            ShadowError: another epoch, a step of it is applied already, or the state does not fit the
+            description.
         """
         current = self._current(epoch)
         first = current.assembler.first_step
         if current.assembler.next_step > first:
-            raise premature("epoch", f"step {first} of epoch {epoch} is applied already; the state cannot be replaced")
+            raise premature(
+                "epoch", f"step {first} of epoch {epoch} is applied already; the state cannot be replaced"
+            )
         try:
             state = unpack_tensors(data)
         except RecoveryPointError as error:
@@ -140,7 +149,8 @@ class GroupReplica:
         """Learn the source port of a flow's connection in this epoch.
 
         Raises:
-            ShadowError: another epoch, a flow of another group, or a port that the flow used in an earlier epoch (late
+            ShadowError: another epoch, a flow of another group, or a port that the flow used in an earlier
+            epoch (late
                 segments of that connection could not be told from new ones) or has changed within the epoch.
         """
         current = self._current(epoch)
@@ -152,9 +162,14 @@ class GroupReplica:
         if port == source_port:
             return
         if port is not None:
-            raise premature("source_port", f"flow {flow_id} has port {port} in epoch {epoch}; a new connection needs a new epoch")
+            raise premature(
+                "source_port",
+                f"flow {flow_id} has port {port} in epoch {epoch}; a new connection needs a new epoch",
+            )
         if source_port in self._used_ports[flow_id]:
-            raise premature("source_port", f"flow {flow_id} used port {source_port} in an earlier epoch; choose another")
+            raise premature(
+                "source_port", f"flow {flow_id} used port {source_port} in an earlier epoch; choose another"
+            )
         self._used_ports[flow_id].add(source_port)
         current.assembler.open(flow_id, source_port)
 
@@ -200,7 +215,7 @@ class GroupReplica:
     # ---- advancing ----
 
     def _advance(self, now: float | None) -> None:
-        """Apply every step that is ready, in order, and notice when the oldest one can no longer become ready."""
+        """Apply every step that is ready, in order; notice when the oldest one can no longer become so."""
         current = self._epoch
         while current is not None and current.lost is None:
             gap = current.verdict()
@@ -260,7 +275,7 @@ class GroupReplica:
     # ---- telling ----
 
     def explain(self, step: int) -> Gap | None:
-        """Return why `step` is not a recovery point on storage; None when it is (or was, and newer ones replaced it)."""
+        """Return why `step` is no recovery point on storage; None when it is, or was until newer came."""
         if self.history.is_replicated(step):
             return self.history.storage_gap(step)
         current = self._epoch
@@ -269,7 +284,9 @@ class GroupReplica:
                 return Gap(step, GapReason.SIDE_CHANNEL_MISSING, "has not been announced by any rank")
             return current.explain(step)
         loss = self.history.loss(step)
-        return loss or Gap(step, GapReason.RESYNC_PENDING, "lies before the steps that this shadow was told of")
+        return loss or Gap(
+            step, GapReason.RESYNC_PENDING, "lies before the steps that this shadow was told of"
+        )
 
     def settled(self, step: int) -> bool:
         """Tell whether `step` is a recovery point, or can never be one in the present epoch."""
@@ -305,7 +322,7 @@ class GroupReplica:
         return self.history.reports()
 
     def held(self, step: int) -> Snapshot | None:
-        """Return a recovery point of the present history from memory (`step` 0: the newest), None when not there."""
+        """Return a recovery point of the present history from memory (0: the newest), None when not there."""
         wanted = step or self.history.replica_step
         if not self.history.is_replicated(wanted):
             return None
@@ -315,4 +332,3 @@ class GroupReplica:
         """Return what happened since the last call."""
         events, self._events = self._events, []
         return events
-

@@ -1,7 +1,7 @@
 """A group's past: which steps are recovery points, which are on storage, and which were lost and why.
 
-The present history is a single line: when an epoch begins at step f, steps from f on of earlier epochs are no longer
-part of it (they will be trained again).
+The present history is a single line: when an epoch begins at step f, steps from f on of earlier epochs are
+no longer part of it (they will be trained again).
 """
 
 from __future__ import annotations

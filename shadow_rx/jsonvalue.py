@@ -12,8 +12,9 @@ from shadow_rx.errors import invalid
 def parse_json(text: str, field: str) -> Any:
     """Return the value of `text`, in which NaN and infinities are allowed.
 
-    The value is written and read once more within some lists, as deep as it lies in a manifest, so that what could not be read back (lone surrogates,
-    nesting beyond the reader's limit) is refused here and does not make a recovery point unreadable.
+    The value is written and read once more within some lists, as deep as it lies in a manifest, so that
+    what could not be read back (lone surrogates, nesting beyond the reader's limit) is refused here and
+    does not make a recovery point unreadable.
 
     Raises:
         ShadowError: not JSON, or a value that does not survive; `field` is named.

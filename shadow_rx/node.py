@@ -88,7 +88,7 @@ class ShadowNode:
             return self._core.explain(group, step)
 
     def wait_for_step(self, group: str, step: int, timeout: float, active: Callable[[], bool]) -> GroupStatus:
-        """Wait until `step` is a recovery point or can never be one, `timeout` seconds passed, or `active` says no.
+        """Wait until `step` is settled, `timeout` seconds have passed, or `active` says no.
 
         `wake` makes waiting calls ask `active` again.
         """
@@ -121,7 +121,9 @@ class ShadowNode:
             try:
                 return self._publisher.store.read(group, epoch, wanted)
             except RecoveryPointError as error:
-                raise ShadowError(Refusal.NOT_FOUND, "step", f"step {wanted} cannot be read: {error}") from error
+                raise ShadowError(
+                    Refusal.NOT_FOUND, "step", f"step {wanted} cannot be read: {error}"
+                ) from error
         why = f"{gap.reason}: {gap.detail}" if gap else "it is no longer kept"
         raise ShadowError(Refusal.NOT_FOUND, "step", f"step {wanted} of group {group!r} is not held: {why}")
 

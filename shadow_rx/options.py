@@ -18,7 +18,7 @@ class ShadowOptions:
     pending_records: int = 1024
     """Steps, from the oldest that is not applied, whose side-channel records are kept."""
     memory_limit: int = 8 * _GIB
-    """Most bytes that the buffers and state of one group may take; an attach or upload beyond it is refused."""
+    """Most bytes of one group's buffers and state; an attach or upload beyond it is refused."""
 
     def __post_init__(self) -> None:
         """Check the ranges.

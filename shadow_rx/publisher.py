@@ -11,7 +11,7 @@ from shadow_rx.snapshot import Snapshot
 from shadow_rx.store import Point, RecoveryStore, StoreResult
 
 Report = Callable[[StoreResult | Point], None]
-"""Called with the result of each point, or with the point itself when it was dropped without being written."""
+"""Called with the result of each point, or with the point itself when it was dropped unwritten."""
 
 
 class Publisher(Protocol):
@@ -60,7 +60,8 @@ class DirectPublisher:
 class BackgroundPublisher:
     """Stores points in a thread, from a queue of bounded length.
 
-    When storage is slower than training the oldest waiting point is dropped, never a newer one and never the one being
+    When storage is slower than training the oldest waiting point is dropped, never a newer one and never
+    the one being
     written: fewer steps become durable, but memory stays bounded and the newest state gets to storage.
     """
 
@@ -83,7 +84,9 @@ class BackgroundPublisher:
     def start(self, report: Report) -> None:
         """Start the thread; `report` is called from it, and from `offer` for points that are dropped."""
         self._report = report
-        self._thread = threading.Thread(target=self._run, args=(report,), name="shadow-publisher", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, args=(report,), name="shadow-publisher", daemon=True
+        )
         self._thread.start()
 
     def offer(self, snapshot: Snapshot) -> None:
@@ -95,7 +98,9 @@ class BackgroundPublisher:
         dropped: Snapshot | None = None
         with self._changed:
             if self._report is None or self._closed:
-                raise RuntimeError("the publisher is not running; call start first, and offer nothing after close")
+                raise RuntimeError(
+                    "the publisher is not running; call start first, and offer nothing after close"
+                )
             if len(self._waiting) >= self._depth:
                 dropped = self._waiting.popleft()
             self._waiting.append(snapshot)

@@ -1,4 +1,4 @@
-"""Side-channel records of steps: checked, kept until all ranks' are there, and compared when they come again."""
+"""Side-channel records of steps: checked, kept until all ranks' are there, compared when they come again."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class RankStep:
 class RecordBook:
     """Records of one epoch by step and rank.
 
-    Memory: the contents of at most `pending` steps that are not applied yet, plus 32 bytes a rank and step for
-    comparison.
+    Memory: the contents of at most `pending` steps that are not applied yet, plus 32 bytes a rank and step
+    for comparison.
     """
 
     def __init__(self, plan: OptimizerPlan, ranks: int, first_step: int, pending: int, digests: bool) -> None:
@@ -104,7 +104,9 @@ class RecordBook:
         options = tuple(self._options(index, text) for index, text in enumerate(message.group_options_json))
         digest = message.parameter_digest
         if len(digest) not in (0, DIGEST_BYTES):
-            raise invalid("parameter_digest", f"{len(digest)} bytes, expected {DIGEST_BYTES} (SHA-256) or none")
+            raise invalid(
+                "parameter_digest", f"{len(digest)} bytes, expected {DIGEST_BYTES} (SHA-256) or none"
+            )
         if self._digests and not digest:
             raise invalid("parameter_digest", "is empty, but the job asks for digests")
         objects: dict[str, Any] = {}
@@ -130,7 +132,9 @@ class RecordBook:
             options = parse_options(self._plan.name, text, field)
             missing = set(self._plan.groups[index].options) - set(options)
             if missing:
-                raise invalid(field, f"lacks {sorted(missing)}, which the group had when the trainer attached")
+                raise invalid(
+                    field, f"lacks {sorted(missing)}, which the group had when the trainer attached"
+                )
             if len(self._checked) >= 2 * len(self._plan.groups) + 16:
                 self._checked.clear()
             self._checked[key] = options

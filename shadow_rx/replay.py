@@ -1,7 +1,8 @@
 """The live copy of a model: the trainer's own optimizer class, stepped with gradients from the wire.
 
-Each parameter is a tensor of the trainer's shape (never a slice of one flat tensor): an elementwise kernel may round
-differently in its vector body and in its tail, so equal lengths are what makes results equal bit for bit.
+Each parameter is a tensor of the trainer's shape (never a slice of one flat tensor): an elementwise kernel
+may round differently in its vector body and in its tail, so equal lengths are what makes results equal bit
+for bit.
 """
 
 from __future__ import annotations
@@ -34,7 +35,8 @@ class Replay:
         """Start from `state`, which is copied.
 
         Raises:
-            ShadowError: a tensor is missing, not declared, or has another shape or element type than expected.
+            ShadowError: a tensor is missing, not declared, or has another shape or element type than
+            expected.
         """
         self.plan = plan
         self._names = [slot.param.name for slot in layout.slots]
@@ -65,7 +67,9 @@ class Replay:
         try:
             expected = state_keys(self.plan.name, group.options, dtype)
         except Exception as error:  # torch.optim refuses values with several exception types
-            raise invalid("data", f"torch.optim.{self.plan.name} cannot step {dtype} parameters: {error}") from error
+            raise invalid(
+                "data", f"torch.optim.{self.plan.name} cannot step {dtype} parameters: {error}"
+            ) from error
         for name in group.params:
             state = optim.get(name, {})
             if set(state) != set(expected):
@@ -79,13 +83,16 @@ class Replay:
                 shape = () if is_scalar else tuple(param.shape)
                 if tuple(state[key].shape) != shape or not state[key].is_floating_point():
                     found = f"{state[key].dtype} {tuple(state[key].shape)}"
-                    raise invalid("data", f"tensor 'optim/{name}/{key}' is {found}, expected floating point {shape}")
+                    raise invalid(
+                        "data", f"tensor 'optim/{name}/{key}' is {found}, expected floating point {shape}"
+                    )
 
     def apply(self, slot: StepSlot, options: Sequence[Options]) -> None:
         """Advance by one step with the gradient in `slot` and the step's options, one mapping a group.
 
-        Raises whatever torch raises, and may then have changed some parameters and not others: the caller restores
-        the tensors of the step before. (It holds them anyway: every applied step is copied for publication.)
+        Raises whatever torch raises, and may then have changed some parameters and not others: the caller
+        restores the tensors of the step before. (It holds them anyway: every applied step is copied for
+        publication.)
         """
         memory = torch.frombuffer(slot.memory, dtype=torch.uint8)
         layout = slot.plan.layout
@@ -107,7 +114,8 @@ class Replay:
         """Return copies of all tensors: what is published must never change with the next step.
 
         Raises:
-            ShadowError: the optimizer keeps an object that is no tensor and so has no place in a recovery point.
+            ShadowError: the optimizer keeps an object that is no tensor and so has no place in a recovery
+            point.
         """
         tensors = {f"param/{name}": param.clone() for name, param in self._params.items()}
         for name, param in self._params.items():
@@ -142,7 +150,7 @@ def _bytes(tensor: torch.Tensor) -> memoryview:
 
 
 def _split(tensors: Mapping[str, torch.Tensor], params: set[str]) -> dict[str, Tensors]:
-    """Return the optimizer state by parameter and key; refuse names that no recovery point has a place for."""
+    """Return the optimizer state by parameter and key; refuse names that have no place in a state."""
     optim: dict[str, Tensors] = {}
     for name, tensor in tensors.items():
         kind, _, rest = name.partition("/")
@@ -150,7 +158,9 @@ def _split(tensors: Mapping[str, torch.Tensor], params: set[str]) -> dict[str, T
             continue
         param, _, key = rest.rpartition("/")
         if kind != "optim" or param not in params or not key:
-            raise invalid("data", f"tensor {name!r} is neither a parameter of the layout nor optimizer state of one")
+            raise invalid(
+                "data", f"tensor {name!r} is neither a parameter of the layout nor optimizer state of one"
+            )
         optim.setdefault(param, {})[key] = tensor
     return optim
 

@@ -55,7 +55,9 @@ class ShadowServicer(rpc.ShadowServicer):
         """Begin an epoch."""
         return pb.AttachReply(need_state=_call(context, lambda: self._node.attach(request)))
 
-    def UploadState(self, request_iterator: Iterator[pb.StateChunk], context: grpc.ServicerContext) -> pb.UploadReply:
+    def UploadState(
+        self, request_iterator: Iterator[pb.StateChunk], context: grpc.ServicerContext
+    ) -> pb.UploadReply:
         """Take the state before an epoch's first step."""
 
         def upload() -> None:
@@ -154,7 +156,7 @@ class ShadowServer:
     """A running side-channel server."""
 
     def __init__(self, node: ShadowNode, address: str) -> None:
-        """Listen on `address` (``host:port``, port 0 for any free one, or ``unix:/path``); returns when listening.
+        """Listen on `address`: ``host:port`` (port 0: any free one) or ``unix:/path``.
 
         Raises:
             ShadowError: the address cannot be listened on.
@@ -168,7 +170,7 @@ class ShadowServer:
             ("grpc.so_reuseport", 0),
         ]
         self._server = grpc.server(self._pool, options=options)
-        rpc.add_ShadowServicer_to_server(self._servicer, self._server)
+        rpc.add_ShadowServicer_to_server(self._servicer, self._server)  # type: ignore[no-untyped-call]
         try:
             port = self._server.add_insecure_port(address)
         except RuntimeError as error:

@@ -65,7 +65,7 @@ def plan_slots(layout: Layout, flows: Sequence[Flow]) -> SlotPlan:
 
 
 class StepSlot:
-    """The gradient of one step while it is collected: memory, frame buffers, and how many are still missing."""
+    """The gradient of one step while it is collected: memory, frame buffers, how many are missing."""
 
     def __init__(self, plan: SlotPlan) -> None:
         """Allocate the memory; `reset` says for which step it is used.
@@ -114,7 +114,9 @@ class StepSlot:
         version = self.plan.layout.version
         for flow_id, buffers in self.frames.items():
             flow = self.plan.flows[flow_id].flow
-            self.identities[flow_id] = FrameIdentity(job, group, epoch, flow.channel, flow.rank, step, version)
+            self.identities[flow_id] = FrameIdentity(
+                job, group, epoch, flow.channel, flow.rank, step, version
+            )
             for buffer in buffers:
                 buffer.reset()
 

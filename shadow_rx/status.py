@@ -21,7 +21,7 @@ class Gap:
     detail: str
     """What exactly is missing or wrong, and where."""
     missing: tuple[MissingRange, ...] = ()
-    """Byte ranges that have not arrived (the first ones where there are very many; `detail` has the total)."""
+    """Byte ranges that have not arrived (of very many the first ones; `detail` has the total)."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,8 @@
-"""Recovery points on storage: ``ROOT/<group>/epoch-%04d/step-%08d/`` with a state file and, written last, a manifest.
+"""Recovery points on storage: ``ROOT/<group>/epoch-%04d/step-%08d/`` with a state file and a manifest.
 
 A point is written into a directory of another name, flushed, and renamed into place, so that at any instant a
-``step-…`` directory is whole; a crash leaves at most a directory whose name begins with a dot, and every earlier point.
+``step-…`` directory is whole; a crash leaves at most a directory whose name begins with a dot, and every
+earlier point.
 """
 
 from __future__ import annotations
@@ -79,17 +80,19 @@ class RecoveryStore:
             # Listed before it is known to be durable, so that it will be deleted in its turn in either case.
             written.append(point)
             self._files.sync_directory(path.parent)
-        except Exception as error:  # a thread that stores must survive whatever a file system can come up with
+        except (
+            Exception
+        ) as error:  # a thread that stores must survive whatever a file system can come up with
             self._discard(unfinished)
             return StoreResult(point, f"{path}: {error}")
         removed, cleanup_error = self._prune(written)
         return StoreResult(point, None, removed, cleanup_error)
 
     def _begin_epoch(self, group: str, epoch: int) -> None:
-        """Make the epoch's directory; move away one that an earlier run of the node left under the same number.
+        """Make the epoch's directory; move away one that an earlier run left under the same number.
 
-        It is kept, under a name that nobody takes for this run's points: a rerun must not delete a checkpoint, and an
-        old run's step 20 must not pass for the newest of a run that is at step 5.
+        It is kept, under a name that nobody takes for this run's points: a rerun must not delete a
+        checkpoint, and an old run's step 20 must not pass for the newest of a run that is at step 5.
         """
         path = self._epoch_path(group, epoch)
         if path not in self._begun:
@@ -101,7 +104,8 @@ class RecoveryStore:
             self._files.make_directory(path)
             self._begun.add(path)
         if path not in self._flushed:
-            # New entries of all levels have to survive a crash, or a durable point could vanish with its parents.
+            # New entries of all levels have to survive a crash, or a durable point could vanish with its
+            # parents.
             for directory in (path.parent, self.root, self.root.parent):
                 self._files.sync_directory(directory)
             self._flushed.add(path)

@@ -9,7 +9,8 @@ from softswitch.errors import ErrorKind, SwitchError
 
 
 class CounterArray:
-    """An indirect counter: `size` cells of packets and bytes. BMv2 JSON does not say which of the two a program uses.
+    """An indirect counter: `size` cells of packets and bytes. BMv2 JSON does not say which of the two a
+    program uses.
 
     Attributes:
         name: fully qualified P4 name.
@@ -22,6 +23,7 @@ class CounterArray:
     kind = "both"
 
     def __init__(self, name: str, size: int) -> None:
+        """Make an array with all cells at 0."""
         self.name = name
         self.size = size
         self.packets = [0] * size
@@ -63,6 +65,7 @@ class RegisterArray:
     """
 
     def __init__(self, name: str, size: int, width: int) -> None:
+        """Make an array with all cells at 0."""
         self.name = name
         self.size = size
         self.width = width
@@ -96,7 +99,9 @@ class RegisterArray:
 
 def _check_index(what: str, name: str, size: int, index: int) -> None:
     if not 0 <= index < size:
-        raise SwitchError(ErrorKind.INVALID_ARGUMENT, f"index {index} is not in 0..{size - 1}", f"{what} {name}")
+        raise SwitchError(
+            ErrorKind.INVALID_ARGUMENT, f"index {index} is not in 0..{size - 1}", f"{what} {name}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """The execution core of the embedded switch: a compiled P4 program with its state, as a plain object.
 
-No sockets, threads or clocks: frames and time go in, frames and digests come out. Not safe against concurrent use.
+No sockets, threads or clocks: frames and time go in, frames and digests come out. Not safe against concurrent
+use.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from softswitch.runtime import CloneSession, Runtime
 from softswitch.state import CounterArray, DigestField, DigestSpec, RegisterArray, Table
 
 PASS_LIMIT = 256
-"""Extra passes (clones, resubmissions, recirculations) that one received frame may cause; BMv2 has no such limit and
-loops for ever on a program that always recirculates."""
+"""Extra passes (clones, resubmissions, recirculations) that one received frame may cause; BMv2 has no such
+limit and loops for ever on a program that always recirculates."""
 
 _MAX_SESSION = 0x7FFF
 _MAX_GROUP = 0xFFFF
@@ -98,8 +99,12 @@ class SwitchCore:
 
     def reset(self) -> None:
         """Return to the state of a freshly loaded program."""
-        for part in (*self.tables.values(), *self.counters.values(), *self.registers.values()):
-            part.reset()
+        for table in self.tables.values():
+            table.reset()
+        for counter in self.counters.values():
+            counter.reset()
+        for register in self.registers.values():
+            register.reset()
         self._runtime.groups.clear()
         self._runtime.sessions.clear()
         self._runtime.random.seed(self._seed)

@@ -26,6 +26,7 @@ class SwitchError(Exception):
     """
 
     def __init__(self, kind: ErrorKind, what: str, place: str) -> None:
+        """Make the error; its text is `place`, then `what`."""
         super().__init__(f"{place}: {what}")
         self.kind = kind
         self.what = what
@@ -35,9 +36,11 @@ class SwitchError(Exception):
 class UnsupportedProgram(SwitchError):
     """A compiled program that cannot be loaded.
 
-    `kind` is UNIMPLEMENTED for a construct that exists in BMv2 but not here, INVALID_ARGUMENT for input that is not a
-    well-formed BMv2 JSON. `place` names the object inside the JSON and, where p4c recorded it, the P4 source line.
+    `kind` is UNIMPLEMENTED for a construct that exists in BMv2 but not here, INVALID_ARGUMENT for input that
+    is not a well-formed BMv2 JSON. `place` names the object inside the JSON and, where p4c recorded it, the
+    P4 source line.
     """
 
     def __init__(self, what: str, place: str, kind: ErrorKind = ErrorKind.UNIMPLEMENTED) -> None:
+        """Make the error; its text is `place`, then `what`."""
         super().__init__(kind, what, place)

@@ -9,8 +9,8 @@ from binascii import crc_hqx
 def sum16(data: bytes) -> int:
     """Return the ones' complement sum of big-endian 16-bit words, an odd last byte padded with 0 (RFC 1071).
 
-    A big integer in base 2**16 is congruent to the sum of its digits modulo 65535; of the two representations of 0,
-    0 is the sum of all-zero data only.
+    A big integer in base 2**16 is congruent to the sum of its digits modulo 65535; of the two representations
+    of 0, 0 is the sum of all-zero data only.
     """
     total = int.from_bytes(data, "big") << 8 * (len(data) & 1)
     return total % 65535 or (65535 if total else 0)

@@ -30,16 +30,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit status: 0 after a signal, 1 when the switch could not start.
     """
     options = parse_options(sys.argv[1:] if argv is None else argv)
-    log = _make_log(options)
-    for name in options.ignored:
-        log.warning("%s means nothing to this switch and is ignored", name)
+    log = logging.Logger("softswitch", options.log_level)
     try:
+        _add_handler(log, options)
+        for name in options.ignored:
+            log.warning("%s means nothing to this switch and is ignored", name)
         _run(options, log)
     except (SwitchError, P4RuntimeError) as error:
-        log.critical("%s", error)
+        _explain(log, str(error))
         return 1
     except OSError as error:
-        log.critical("%s: %s", error.filename or "input/output", error.strerror or error)
+        _explain(log, f"{error.filename or 'input/output'}: {error.strerror or error}")
         return 1
     return 0
 
@@ -93,8 +94,7 @@ def _credentials(tls: TlsFiles | None) -> grpc.ServerCredentials | None:
     )
 
 
-def _make_log(options: Options) -> logging.Logger:
-    log = logging.Logger("softswitch", options.log_level)
+def _add_handler(log: logging.Logger, options: Options) -> None:
     handler: logging.Handler = (
         logging.FileHandler(options.log_file, encoding="utf-8")
         if options.log_file is not None
@@ -102,4 +102,10 @@ def _make_log(options: Options) -> logging.Logger:
     )
     handler.setFormatter(logging.Formatter("%(asctime)s softswitch %(levelname)s: %(message)s"))
     log.addHandler(handler)
-    return log
+
+
+def _explain(log: logging.Logger, text: str) -> None:
+    """Say why the switch did not start: in the log, and always on standard error too."""
+    log.critical("%s", text)
+    if not any(getattr(handler, "stream", None) is sys.stderr for handler in log.handlers):
+        print(f"softswitch CRITICAL: {text}", file=sys.stderr)

@@ -1,7 +1,8 @@
 """Match keys of table entries, and the lookup structures behind exact, LPM, ternary and range tables.
 
-A lookup structure maps the key that the generated code builds per packet to the *row* of the best entry. Rows are plain
-tuples, `(action index, [counter cell,] *action arguments)`, so that a hit costs the pipeline no attribute access.
+A lookup structure maps the key that the generated code builds per packet to the *row* of the best entry. Rows
+are plain tuples, `(action index, [counter cell,] *action arguments)`, so that a hit costs the pipeline no
+attribute access.
 """
 
 from __future__ import annotations
@@ -13,10 +14,10 @@ from enum import Enum
 from typing import Protocol
 
 Row = tuple[object, ...]
-"""What a hit hands to the generated code: action index, counter cell if the table counts, action arguments."""
+"""What a hit gives to the generated code: action index, counter cell if there is one, action arguments."""
 
 LookupKey = int | tuple[int, ...]
-"""The per-packet key: one int, or for exact keys of several fields and for range tables a tuple in key order."""
+"""The per-packet key: one int; a tuple in key order for range tables and exact keys of several fields."""
 
 _SEQUENCE_BITS = 48
 
@@ -39,7 +40,7 @@ class Exact:
 
 @dataclass(frozen=True, slots=True)
 class Lpm:
-    """The first `prefix_len` bits of the field equal those of `value`; the bits of `value` behind them are 0."""
+    """The first `prefix_len` bits of the field equal those of `value`, whose other bits are 0."""
 
     value: int
     prefix_len: int
@@ -95,7 +96,11 @@ class KeySpec:
             return _masked_problem(key.value, key.mask, full)
         if isinstance(key, Range) and self.kind is MatchKind.RANGE:
             ok = 0 <= key.low <= key.high <= full
-            return None if ok else f"range {key.low:#x}..{key.high:#x} is not an ascending range of {self.width} bits"
+            return (
+                None
+                if ok
+                else f"range {key.low:#x}..{key.high:#x} is not an ascending range of {self.width} bits"
+            )
         return f"{type(key).__name__} key for a field that is matched {self.kind.value}"
 
 
@@ -111,7 +116,7 @@ def prefix_mask(prefix_len: int, width: int) -> int:
 
 
 def key_shifts(keys: Sequence[KeySpec]) -> tuple[int, ...]:
-    """Return each field's left shift in the concatenated integer key of LPM and ternary tables (first field highest)."""
+    """Return each field's left shift in the integer key of LPM and ternary tables; the first is on top."""
     shifts: list[int] = []
     total = 0
     for spec in reversed(keys):
@@ -121,14 +126,14 @@ def key_shifts(keys: Sequence[KeySpec]) -> tuple[int, ...]:
 
 
 class Lookup(Protocol):
-    """Finds the best entry for a packet's key. `rank` orders entries that match the same packet: the largest wins."""
+    """Finds the best entry for a packet's key: of those that match, the one with the largest `rank`."""
 
     find: Callable[[LookupKey], Row | None]
 
-    def put(self, match: tuple[MatchKey, ...], rank: int, row: Row) -> None:
+    def put(self, match: tuple[MatchKey, ...], rank: int, row: Row, /) -> None:
         """Add an entry, or replace the row of the entry with this match and rank."""
 
-    def remove(self, match: tuple[MatchKey, ...], rank: int) -> None:
+    def remove(self, match: tuple[MatchKey, ...], rank: int, /) -> None:
         """Remove the entry with this match and rank."""
 
     def clear(self) -> None:
@@ -148,6 +153,7 @@ class ExactLookup:
     """One dict lookup, on an int for a single field or on a tuple of ints; `find` is the dict's own `get`."""
 
     def __init__(self, keys: Sequence[KeySpec]) -> None:
+        """Start empty."""
         self._masks = tuple(spec.mask for spec in keys)
         self._rows: dict[LookupKey, Row] = {}
         self.find: Callable[[LookupKey], Row | None] = self._rows.get
@@ -159,11 +165,11 @@ class ExactLookup:
             values.append(key.value if mask is None else key.value & mask)
         return values[0] if len(values) == 1 else tuple(values)
 
-    def put(self, match: tuple[MatchKey, ...], rank: int, row: Row) -> None:
+    def put(self, match: tuple[MatchKey, ...], _rank: int, row: Row, /) -> None:
         """Add or replace an entry; exact entries need no rank."""
         self._rows[self._key(match)] = row
 
-    def remove(self, match: tuple[MatchKey, ...], rank: int) -> None:
+    def remove(self, match: tuple[MatchKey, ...], _rank: int, /) -> None:
         """Remove an entry."""
         del self._rows[self._key(match)]
 
@@ -182,13 +188,14 @@ class _MaskGroup:
 
 
 class MaskedLookup:
-    """LPM and ternary: one dict per distinct mask, tried in descending order of the best rank that it can hold.
+    """LPM and ternary: one dict per distinct mask, tried in descending order of the best rank in it.
 
-    This is tuple space search (Srinivasan, Suri, Varghese, SIGCOMM '99): the cost grows with the number of distinct
-    masks, not of entries. The key is the concatenation of all fields (see `key_shifts`).
+    This is tuple space search (Srinivasan, Suri, Varghese, SIGCOMM '99): the cost grows with the number of
+    distinct masks, not of entries. The key is the concatenation of all fields (see `key_shifts`).
     """
 
     def __init__(self, keys: Sequence[KeySpec]) -> None:
+        """Start empty."""
         self._keys = tuple(keys)
         self._shifts = key_shifts(keys)
         self._groups: list[_MaskGroup] = []
@@ -222,7 +229,7 @@ class MaskedLookup:
             mask |= part_mask << shift
         return value, mask
 
-    def put(self, match: tuple[MatchKey, ...], rank: int, row: Row) -> None:
+    def put(self, match: tuple[MatchKey, ...], rank: int, row: Row, /) -> None:
         """Add an entry, or replace the row of the entry with this match and rank."""
         value, mask = self._value_and_mask(match)
         group = next((group for group in self._groups if group.mask == mask), None)
@@ -238,7 +245,7 @@ class MaskedLookup:
         insort(candidates, (rank, row), key=_descending)
         self._groups.sort(key=lambda item: -item.bound)
 
-    def remove(self, match: tuple[MatchKey, ...], rank: int) -> None:
+    def remove(self, match: tuple[MatchKey, ...], rank: int, /) -> None:
         """Remove the entry with this match and rank, and its group when that was the last."""
         value, mask = self._value_and_mask(match)
         for group in self._groups:
@@ -274,6 +281,7 @@ class RangeLookup:
     """Tables with a range field: a scan in descending rank. The key is a tuple of the fields."""
 
     def __init__(self, keys: Sequence[KeySpec]) -> None:
+        """Start empty."""
         self._keys = tuple(keys)
         self._rows: list[_RangeRow] = []
         self.find: Callable[[LookupKey], Row | None] = self._find
@@ -298,12 +306,14 @@ class RangeLookup:
             elif isinstance(key, Exact):
                 tests.append((key.value & static, key.value & static, full))
             elif isinstance(key, Lpm):
-                tests.append((key.value & static, key.value & static, prefix_mask(key.prefix_len, spec.width)))
+                tests.append(
+                    (key.value & static, key.value & static, prefix_mask(key.prefix_len, spec.width))
+                )
             else:
                 tests.append((key.value & static, key.value & static, key.mask))
         return tuple(tests)
 
-    def put(self, match: tuple[MatchKey, ...], rank: int, row: Row) -> None:
+    def put(self, match: tuple[MatchKey, ...], rank: int, row: Row, /) -> None:
         """Add an entry, or replace the row of the entry with this match and rank."""
         for candidate in self._rows:
             if candidate.rank == rank:
@@ -311,7 +321,7 @@ class RangeLookup:
                 return
         insort(self._rows, _RangeRow(rank, self._tests(match), row), key=lambda item: -item.rank)
 
-    def remove(self, match: tuple[MatchKey, ...], rank: int) -> None:
+    def remove(self, _match: tuple[MatchKey, ...], rank: int, /) -> None:
         """Remove the entry with this rank (ranks are unique in a table)."""
         self._rows[:] = [item for item in self._rows if item.rank != rank]
 

@@ -71,7 +71,7 @@ class Options:
         pcap_dir: directory for captures, None for none.
         log_level: level of the `logging` module.
         log_file: file for the log, None for standard error.
-        grpc_address: `host:port` of the P4Runtime server.
+        grpc_address: `host:port` or `unix:/path` of the P4Runtime server.
         tls: its PEM files, None for plain text.
         cpu_port: port of packet-in and packet-out, None for none.
         drop_port: port that stands for "drop".
@@ -111,6 +111,8 @@ def parse_options(argv: Sequence[str]) -> Options:
     if general.no_p4 and general.program is not None:
         ignored.append(str(general.program))
     _check_interfaces(parser, general.interface, target.cpu_port)
+    if target.cpu_port == target.drop_port:
+        target_parser.error(f"port {target.cpu_port} is the drop port and cannot be the CPU port")
     if general.pcap is not None and not general.pcap.is_dir():
         parser.error(f"--pcap: directory {str(general.pcap)!r} does not exist")
     level = general.log_level or ("info" if general.log_console or general.log_file else "warn")
@@ -176,7 +178,8 @@ def _target_parser() -> argparse.ArgumentParser:
         type=_address,
         default="0.0.0.0:9559",
         metavar="HOST:PORT",
-        help="address of the P4Runtime server (default 0.0.0.0:9559); port 0 takes a free one",
+        help="address of the P4Runtime server (default 0.0.0.0:9559); port 0 takes a free one, and "
+        "unix:/PATH is a socket in the file system, reachable from every network namespace",
     )
     parser.add_argument("--cpu-port", type=_number(1, 511), help="port of packet-in and packet-out")
     parser.add_argument("--drop-port", type=_number(0, 511), default=511, help="drop port (default 511)")
@@ -256,7 +259,9 @@ def _interface(text: str) -> tuple[int, str]:
 
 
 def _address(text: str) -> str:
+    if text.startswith("unix:/"):
+        return text
     host, separator, port = text.rpartition(":")
     if not separator or not host or not port.isdecimal() or int(port) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT")
+        raise argparse.ArgumentTypeError(f"{text!r} is neither HOST:PORT nor unix:/PATH")
     return text

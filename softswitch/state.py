@@ -1,7 +1,8 @@
 """What the control plane sees and changes: tables with their entries, counter arrays, register arrays.
 
-Nothing here is safe against concurrent use: whoever drives the switch serialises packets and control operations.
-The generated pipeline code holds references to the lists and dicts in here, so they are changed in place, never replaced.
+Nothing here is safe against concurrent use: whoever drives the switch serialises packets and control
+operations. The generated pipeline code holds references to the lists and dicts in here, so they are changed
+in place, never replaced.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class ActionCall:
-    """An action with its arguments. `name` is the fully qualified P4 name; `args` are in declaration order."""
+    """An action, by its fully qualified P4 name, with its arguments in declaration order."""
 
     name: str
     args: tuple[int, ...] = ()
@@ -130,6 +131,7 @@ class Table:
     """
 
     def __init__(self, spec: TableSpec) -> None:
+        """Start with the program's own entries and default action."""
         self.name = spec.name
         self.keys = spec.keys
         self.size = spec.size
@@ -148,21 +150,26 @@ class Table:
         self._default_counter = [0, 0]
         self.reset()
 
-    # -- entries ---------------------------------------------------------------------------------------------------
+    # -- entries ---------------------------------------------------------------------------------------------
 
     def insert(self, entry: Entry) -> None:
         """Add an entry.
 
         Raises:
-            SwitchError: PERMISSION_DENIED for a table with fixed entries, INVALID_ARGUMENT for a match or action that
+            SwitchError: PERMISSION_DENIED for a table with fixed entries, INVALID_ARGUMENT for a match or
+            action that
                 does not fit the table, ALREADY_EXISTS, or RESOURCE_EXHAUSTED when the table is full.
         """
         self._writable()
         self._check(entry)
         if (entry.match, entry.priority) in self._slots:
-            raise self._error(ErrorKind.ALREADY_EXISTS, f"there is an entry for {_show(entry.match, entry.priority)}")
+            raise self._error(
+                ErrorKind.ALREADY_EXISTS, f"there is an entry for {_show(entry.match, entry.priority)}"
+            )
         if len(self._slots) >= self.size:
-            raise self._error(ErrorKind.RESOURCE_EXHAUSTED, f"the table holds {self.size} entries and is full")
+            raise self._error(
+                ErrorKind.RESOURCE_EXHAUSTED, f"the table holds {self.size} entries and is full"
+            )
         self._add(entry)
 
     def modify(self, entry: Entry) -> None:
@@ -200,7 +207,7 @@ class Table:
         """Return all entries in the order of their insertion."""
         return [slot.entry for slot in self._slots.values()]
 
-    # -- default action --------------------------------------------------------------------------------------------
+    # -- default action --------------------------------------------------------------------------------------
 
     @property
     def default(self) -> ActionCall | None:
@@ -228,7 +235,7 @@ class Table:
             raise self._error(ErrorKind.PERMISSION_DENIED, "the default action is constant")
         self._install_default(self._spec.default)
 
-    # -- direct counters -------------------------------------------------------------------------------------------
+    # -- direct counters -------------------------------------------------------------------------------------
 
     def counter(self, match: tuple[MatchKey, ...], priority: int) -> tuple[int, int]:
         """Return an entry's (packets, bytes).
@@ -269,7 +276,7 @@ class Table:
         self._default_counter[:] = (packets, octets)
 
     def reset(self) -> None:
-        """Return to the state of a freshly loaded program: its own entries and default action, counters at 0."""
+        """Return to the state of a freshly loaded program: its own entries and default, counters at 0."""
         self.lookup.clear()
         self._slots.clear()
         self._sequence = 0
@@ -279,7 +286,7 @@ class Table:
             self._check(entry)
             self._add(entry)
 
-    # -- internals -------------------------------------------------------------------------------------------------
+    # -- internals -------------------------------------------------------------------------------------------
 
     def _error(self, kind: ErrorKind, what: str) -> SwitchError:
         return SwitchError(kind, what, f"table {self.name}")
@@ -309,9 +316,13 @@ class Table:
             if problem is not None:
                 raise self._error(ErrorKind.INVALID_ARGUMENT, f"match field {spec.name}: {problem}")
         if self.needs_priority and entry.priority <= 0:
-            raise self._error(ErrorKind.INVALID_ARGUMENT, f"priority {entry.priority}, but it must be positive here")
+            raise self._error(
+                ErrorKind.INVALID_ARGUMENT, f"priority {entry.priority}, but it must be positive here"
+            )
         if not self.needs_priority and entry.priority != 0:
-            raise self._error(ErrorKind.INVALID_ARGUMENT, f"priority {entry.priority}, but the table has none: use 0")
+            raise self._error(
+                ErrorKind.INVALID_ARGUMENT, f"priority {entry.priority}, but the table has none: use 0"
+            )
         self._check_action(entry.action)
 
     def _check_action(self, call: ActionCall) -> None:

@@ -1,4 +1,4 @@
-"""Charts over training steps as SVG: curves and areas, axes with ticks, hatched gaps, values on hover. Pure."""
+"""Charts over training steps as SVG: curves, areas, axes with ticks, hatched gaps, values on hover. Pure."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from itertools import pairwise
 from typing import Literal
 from xml.etree.ElementTree import Element
 
-from topology.svg import Point, drawing, lines, number, svg, thin_out, tick_text, ticks
+from topology.svg import Point, drawing, lines, number, path, svg, thin_out, tick_text, ticks
 
 WIDTH, HEIGHT = 560.0, 276.0
-LEFT, RIGHT, TOP, BOTTOM = 62.0, 14.0, 30.0, 46.0
+LEFT, RIGHT, TOP, BOTTOM = 62.0, 22.0, 30.0, 46.0
 MOST_POINTS = 720
 """More points than this in one curve than pixels can show; longer runs are thinned out."""
 MOST_DOTS = 60
@@ -30,7 +30,7 @@ class Series:
     colour: str
     """CSS class that sets its colour."""
     kind: Literal["line", "band", "area", "outline"]
-    """A line with dots; a wide pale line to lie under another; a stepped filled area; a stepped dashed line."""
+    """A line with dots; a wide pale line to lie under another; a stepped filled area; its dashed outline."""
     points: tuple[Point, ...]
     """(step, value) in rising order of step; steps may be missing."""
 
@@ -99,7 +99,7 @@ def render_chart(chart: Chart) -> Element:
     parts += [part for series in chart.series if series.kind != "area" for part in _curve(series, frame)]
     if chart.reference is not None:
         y = frame.y(chart.reference)
-        parts.append(svg("path", d=f"M{number(LEFT)} {number(y)} H{number(WIDTH - RIGHT)}", class_="reference"))
+        parts.append(svg("path", d=path("M", LEFT, y, "H", WIDTH - RIGHT), class_="reference"))
     if not any(series.points for series in chart.series):
         parts.append(svg("text", "no values", x=(LEFT + WIDTH - RIGHT) / 2, y=HEIGHT / 2, class_="empty"))
     parts.append(svg("g", *_hovers(chart, frame), class_="hovers"))
@@ -121,7 +121,9 @@ def _axes(chart: Chart, frame: _Frame) -> list[Element]:
         y = frame.y_of_tick(tick)
         parts.append(svg("line", x1=LEFT, x2=right, y1=y, y2=y, class_="axis" if tick == 0 else "grid"))
         parts.append(svg("text", tick_text(tick, spacing), x=LEFT - 8, y=y + 4, text_anchor="end"))
-    x_ticks = ticks(frame.first, frame.last, 8, whole=True) if frame.last > frame.first else [float(frame.first)]
+    x_ticks = (
+        ticks(frame.first, frame.last, 8, whole=True) if frame.last > frame.first else [float(frame.first)]
+    )
     for tick in x_ticks:
         if frame.first <= tick <= frame.last:
             x = frame.x(tick)
@@ -129,7 +131,9 @@ def _axes(chart: Chart, frame: _Frame) -> list[Element]:
             parts.append(svg("text", tick_text(tick, 1), x=x, y=bottom + 17, text_anchor="middle"))
     parts.append(svg("line", x1=LEFT, x2=right, y1=bottom, y2=bottom, class_="axis"))
     parts.append(svg("text", chart.y_label, x=8, y=16, class_="label"))
-    parts.append(svg("text", "training step", x=(LEFT + right) / 2, y=HEIGHT - 8, text_anchor="middle", class_="label"))
+    parts.append(
+        svg("text", "training step", x=(LEFT + right) / 2, y=HEIGHT - 8, text_anchor="middle", class_="label")
+    )
     return parts
 
 
@@ -163,17 +167,26 @@ def _curve(series: Series, frame: _Frame) -> list[Element]:
     for run in _runs(series.points):
         share = max(8, MOST_POINTS * len(run) // len(series.points))
         points = thin_out(run, share)
-        corners = _stairs(points, frame) if stepped else [(frame.x(step), frame.y(value)) for step, value in points]
+        corners = (
+            _stairs(points, frame) if stepped else [(frame.x(step), frame.y(value)) for step, value in points]
+        )
         if series.kind == "area":
             corners = [(corners[0][0], frame.y(0)), *corners, (corners[-1][0], frame.y(0))]
         if len(corners) > 1:
             paths.append("M" + " L".join(f"{number(x)} {number(y)}" for x, y in corners))
     if paths:
-        parts.append(svg("path", d=" ".join(paths), class_=f"{series.kind} {series.colour}"))
+        dense = " dense" if len(series.points) > MOST_HOVERS else ""
+        parts.append(svg("path", d=" ".join(paths), class_=f"{series.kind} {series.colour}{dense}"))
     # Beyond MOST_DOTS a dot remains only where a point has no neighbour that a line could lead to.
-    dots = series.points if len(series.points) <= MOST_DOTS else [r[0] for r in _runs(series.points) if len(r) == 1]
+    dots = (
+        series.points
+        if len(series.points) <= MOST_DOTS
+        else [r[0] for r in _runs(series.points) if len(r) == 1]
+    )
     if not stepped and series.kind == "line":
-        parts += [svg("circle", cx=frame.x(s), cy=frame.y(v), r=2.6, class_=f"dot {series.colour}") for s, v in dots]
+        parts += [
+            svg("circle", cx=frame.x(s), cy=frame.y(v), r=2.6, class_=f"dot {series.colour}") for s, v in dots
+        ]
     return parts
 
 
@@ -196,7 +209,9 @@ def _hovers(chart: Chart, frame: _Frame) -> list[Element]:
             values.setdefault((step - frame.first) // size, []).append(value)
         for column, found in values.items():
             low, high = chart.show(min(found)), chart.show(max(found))
-            columns.setdefault(column, []).append(f"{series.label}: {low if low == high else f'{low} to {high}'}")
+            columns.setdefault(column, []).append(
+                f"{series.label}: {low if low == high else f'{low} to {high}'}"
+            )
     for step in sorted(chart.notes):
         columns.setdefault((step - frame.first) // size, []).append(f"step {step}: {chart.notes[step]}")
     parts = []

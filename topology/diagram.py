@@ -1,4 +1,4 @@
-"""The topology of a job as SVG: ranks around the switch, ring edges, and the replicas' path to the shadow nodes. Pure."""
+"""The topology of a job as SVG: ranks around the switch, ring edges, the path of the replicas. Pure."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from xml.etree.ElementTree import Element
 
 from jobspec.model import Host, Job, ShadowNode
-from topology.svg import drawing, lines, number, svg
+from topology.svg import drawing, lines, number, path, svg
 
 CARDS = 8
 """Up to this many ranks are drawn as cards with address and port, more as numbered circles."""
-UPRIGHT_LABELS = 24
+UPRIGHT_LABELS = 20
 """Up to this many circles have level labels, more have labels that point outwards."""
 CARD_WIDTH, CARD_HEIGHT = 112.0, 48.0
 SHADOW_WIDTH, SHADOW_HEIGHT, SHADOW_PITCH = 168.0, 78.0, 96.0
@@ -36,15 +36,19 @@ class _Ring:
 
 
 def render_topology(job: Job, switch: str) -> Element:
-    """Return the drawing of the ranks in `job`'s rings; `switch` names the implementation, such as ``softswitch``."""
+    """Return the drawing of `job`'s rings; `switch` names the implementation, such as ``softswitch``."""
     hosts = [job.host(name) for name in dict.fromkeys(name for group in job.groups for name in group.ring)]
-    shadows = [job.shadow(name) for name in dict.fromkeys(name for group in job.groups for name in group.shadows)]
+    shadows = [
+        job.shadow(name) for name in dict.fromkeys(name for group in job.groups for name in group.shadows)
+    ]
     ring = _ring(len(hosts), len(shadows))
     shadow_x = ring.cx + ring.rx + PATH_ROOM
     width = shadow_x + SHADOW_WIDTH + 12
     height = 2 * ring.cy
     parts = [_heads(), *_links(ring, hosts), *_edges(job, ring, hosts)]
     tops = [ring.cy + (i - (len(shadows) - 1) / 2) * SHADOW_PITCH for i in range(len(shadows))]
+    # All halos first, so that none cuts through another path where the paths part.
+    parts += [svg("path", d=_path_to_shadow(ring, shadow_x, y), class_="replica-halo") for y in tops]
     for shadow, y in zip(shadows, tops, strict=True):
         parts += _replica_path(job, shadow, ring, shadow_x, y)
     parts.append(_switch(job, switch, ring))
@@ -55,17 +59,20 @@ def render_topology(job: Job, switch: str) -> Element:
 
 
 def _describe(job: Job, hosts: list[Host], shadows: list[ShadowNode]) -> str:
-    rings = "; ".join(f"{group.name}: {', '.join(group.ring)}, back to {group.ring[0]}" for group in job.groups)
+    rings = "; ".join(
+        f"{group.name}: {', '.join(group.ring)}, back to {group.ring[0]}" for group in job.groups
+    )
     ports = ", ".join(f"{host.name} on port {host.port}" for host in hosts)
     paths = ", ".join(f"{shadow.name} ({shadow.ip}) on port {shadow.port}" for shadow in shadows)
     return (
         f"Switch {job.switch.name} connects {ports}. Ring order of group {rings}. "
-        f"Packets with DSCP {job.dscp.primary} are replicated to shadow node {paths}. All links have MTU {job.network.mtu}."
+        f"Packets with DSCP {job.dscp.primary} are replicated to shadow node {paths}. "
+        f"All links have MTU {job.network.mtu}."
     )
 
 
 def _ring(ranks: int, shadows: int) -> _Ring:
-    """Spread the ranks clockwise, with a space on the right for the replicas' path, rank 0 at the upper left."""
+    """Spread the ranks clockwise, a space on the right for the replicas' path, rank 0 at the upper left."""
     if ranks <= CARDS:
         rx, ry, margin_x, margin_y = 238.0, 158.0 if ranks <= 4 else 186.0, 66.0, 40.0
     elif ranks <= UPRIGHT_LABELS:
@@ -126,7 +133,7 @@ def _edges(job: Job, ring: _Ring, hosts: list[Host]) -> list[Element]:
             flows = [f.id for f in job.flows if f.group.name == group.name and f.rank == rank]
             hover = lines(
                 [
-                    f"{group.name}: rank {rank} ({name}) to rank {(rank + 1) % len(group.ring)} ({successor})",
+                    f"{group.name}: rank {rank} ({name}) to its successor {successor}",
                     f"flow {', '.join(map(str, flows))}: a TCP connection through the switch on each channel",
                 ]
             )
@@ -135,7 +142,7 @@ def _edges(job: Job, ring: _Ring, hosts: list[Host]) -> list[Element]:
 
 
 def _edge(ring: _Ring, start: int, end: int, ranks: int, hover: Element) -> list[Element]:
-    """An arc of the ellipse to the neighbour, a curve through the inside to any other rank; the arrow in its middle."""
+    """An arc of the ellipse to the neighbour, a curve through the inside to any other; an arrow on it."""
     a, b = ring.angles[start], ring.angles[end]
     (x1, y1), (x2, y2) = ring.at(a), ring.at(b)
     if end == (start + 1) % ranks:
@@ -144,33 +151,50 @@ def _edge(ring: _Ring, start: int, end: int, ranks: int, hover: Element) -> list
         arrow_at = a + span * (0.72 if abs((a + span / 2 + 180) % 360 - 180) < 8 else 0.5)
         mx, my = ring.at(arrow_at)
         ahead = ring.at(arrow_at + 1)
-        path = f"M{number(x1)} {number(y1)} A{number(ring.rx)} {number(ring.ry)} 0 {int(span > 180)} 1 {number(x2)} {number(y2)}"
+        line = path("M", x1, y1, "A", ring.rx, ring.ry, 0, int(span > 180), 1, x2, y2)
     else:
         # A little inside of the chord, so that it does not hide the arc that leads the other way.
         qx, qy = ((x1 + x2) * 0.35 + 0.3 * ring.cx, (y1 + y2) * 0.35 + 0.3 * ring.cy)
         mx, my = (x1 + 2 * qx + x2) / 4, (y1 + 2 * qy + y2) / 4
         ahead = (mx + x2 - x1, my + y2 - y1)
-        path = f"M{number(x1)} {number(y1)} Q{number(qx)} {number(qy)} {number(x2)} {number(y2)}"
+        line = path("M", x1, y1, "Q", qx, qy, x2, y2)
     turn = math.degrees(math.atan2(ahead[1] - my, ahead[0] - mx))
     size = 1.0 if ranks <= UPRIGHT_LABELS else 0.6
     arrow = f"translate({number(mx)} {number(my)}) rotate({number(turn)}) scale({number(size)})"
     return [
-        svg("path", hover, d=path, class_="ring"),
+        svg("path", hover, d=line, class_="ring"),
         svg("path", d="M-6 -5.5 L7 0 L-6 5.5 z", transform=arrow, class_="ring-head"),
     ]
 
 
+def _path_to_shadow(ring: _Ring, shadow_x: float, y: float) -> str:
+    start, level = ring.cx + 62, ring.cx + ring.rx + 54
+    bend = (start + level) / 2 + 40
+    return path("M", start, ring.cy, "C", bend, ring.cy, bend, y, level, y, "H", shadow_x - 5)
+
+
 def _replica_path(job: Job, shadow: ShadowNode, ring: _Ring, shadow_x: float, y: float) -> list[Element]:
-    start, end = ring.cx + 62, shadow_x - 5
-    bend = ring.cx + ring.rx + 40
-    path = f"M{number(start)} {number(ring.cy)} C{number(bend)} {number(ring.cy)} {number(bend)} {number(y)} {number(end)} {number(y)}"
     # Named after the bend, where the path runs level and alone.
-    middle = ring.cx + ring.rx + PATH_ROOM / 2 + 24
-    hover = lines([f"replicas of packets with DSCP {job.dscp.primary}: switch port {shadow.port} to {shadow.name}"])
+    middle = shadow_x - 60
+    hover = lines(
+        [f"replicas of packets with DSCP {job.dscp.primary}: switch port {shadow.port} to {shadow.name}"]
+    )
     return [
-        svg("path", d=path, class_="replica-halo"),
-        svg("path", hover, d=path, class_="replica", marker_end="url(#topology-head)"),
-        svg("text", f"DSCP {job.dscp.primary}", x=middle, y=y - 14, text_anchor="middle", class_="replica-text halo"),
+        svg(
+            "path",
+            hover,
+            d=_path_to_shadow(ring, shadow_x, y),
+            class_="replica",
+            marker_end="url(#topology-head)",
+        ),
+        svg(
+            "text",
+            f"DSCP {job.dscp.primary}",
+            x=middle,
+            y=y - 14,
+            text_anchor="middle",
+            class_="replica-text halo",
+        ),
         _port(shadow.port, middle, y, "port replica-port"),
     ]
 
@@ -199,7 +223,14 @@ def _rank(job: Job, host: Host, ring: _Ring, index: int, count: int) -> Element:
         return svg(
             "g",
             hover,
-            svg("rect", x=x - CARD_WIDTH / 2, y=y - CARD_HEIGHT / 2, width=CARD_WIDTH, height=CARD_HEIGHT, rx=8),
+            svg(
+                "rect",
+                x=x - CARD_WIDTH / 2,
+                y=y - CARD_HEIGHT / 2,
+                width=CARD_WIDTH,
+                height=CARD_HEIGHT,
+                rx=8,
+            ),
             svg("text", f"rank {rank} · {_clip(host.name, 7)}", x=x, y=y - 4, class_="name"),
             svg("text", str(host.ip), x=x, y=y + 14),
             class_="rank",
@@ -227,7 +258,14 @@ def _label(text: str, ring: _Ring, angle: float, distance: float, outwards: bool
     flipped = math.cos(turn) < 0
     degrees = math.degrees(turn) + (180 if flipped else 0)
     place = f"translate({number(x)} {number(y)}) rotate({number(degrees)})"
-    return svg("text", text, y=4, transform=place, style=f"text-anchor:{'end' if flipped else 'start'}", class_="small")
+    return svg(
+        "text",
+        text,
+        y=4,
+        transform=place,
+        style=f"text-anchor:{'end' if flipped else 'start'}",
+        class_="small",
+    )
 
 
 def _shadow(job: Job, shadow: ShadowNode, x: float, y: float) -> Element:
@@ -236,7 +274,12 @@ def _shadow(job: Job, shadow: ShadowNode, x: float, y: float) -> Element:
     middle = x + SHADOW_WIDTH / 2
     return svg(
         "g",
-        lines([f"shadow node {shadow.name}, switch port {shadow.port}", f"{shadow.ip}, {shadow.mac}, replica id {shadow.rid}"]),
+        lines(
+            [
+                f"shadow node {shadow.name}, switch port {shadow.port}",
+                f"{shadow.ip}, {shadow.mac}, replica id {shadow.rid}",
+            ]
+        ),
         svg("rect", x=x, y=y - SHADOW_HEIGHT / 2, width=SHADOW_WIDTH, height=SHADOW_HEIGHT, rx=10),
         svg("text", f"shadow · {_clip(shadow.name, 9)}", x=middle, y=y - 14, class_="name"),
         svg("text", str(shadow.ip), x=middle, y=y + 5),

@@ -1,4 +1,4 @@
-"""What a run's numbers mean: checks in plain words, gaps and their reasons, lag, bytes. Shared by table and report. Pure."""
+"""What a run's numbers mean: checks in plain words, gaps, lag, bytes. Shared by table and report. Pure."""
 
 from __future__ import annotations
 
@@ -7,48 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from jobspec.reasons import GapReason
-from p4src.constants import NotReplicated
+from topology.meanings import UNREPORTED, gap_meaning
 from topology.results import Iteration, RunResult
-
-UNREPORTED = "unreported"
-"""Stands for the reason of a gap that came without one, which the recovery contract forbids."""
-
-GAP_MEANING: dict[GapReason, str] = {
-    GapReason.LOST_BYTES: "Bytes of the reduced gradient never reached the shadow node: replicas were lost or damaged on "
-    "their way, and nothing repaired them. The detail names the flow and the byte ranges.",
-    GapReason.CORRUPT_FRAME: "All bytes arrived, but a frame's CRC or header did not match, so the gradient could not be "
-    "trusted and was not applied.",
-    GapReason.UNKNOWN_LAYOUT: "The step's gradient was laid out in buckets that the shadow had not been told of, so it "
-    "could not say which byte belongs to which parameter.",
-    GapReason.SIDE_CHANNEL_MISSING: "A rank's record of the step (learning rates, random states, data position) never "
-    "came, and a checkpoint without it could not be resumed exactly.",
-    GapReason.UNDECLARED_STATE: "The trainer holds state that the job does not declare; a checkpoint would have left it out.",
-    GapReason.DIGEST_MISMATCH: "The shadow's parameters differed from the digest that the ranks sent, so the step was "
-    "withheld and not published.",
-    GapReason.FLOW_RESET: "A connection between two ranks was made anew before the step was complete, and what the old "
-    "connection still owed never came.",
-    GapReason.UNKNOWN_ISN: "The switch did not know a connection's initial sequence number, so it did not replicate its "
-    "packets rather than give them a wrong position.",
-    GapReason.OVERLOAD: "The shadow could not keep up: its buffers were full, and it dropped replicas to stay within its memory.",
-    GapReason.RESYNC_PENDING: "An earlier step was lost. Each step builds on the one before, so the shadow needs a "
-    "snapshot of the trainer before it can go on.",
-    GapReason.STORAGE_ERROR: "The recovery point was computed but could not be written.",
-}
-"""Why a step has no recovery point, for readers who do not know the project."""
-
-COUNTER_MEANING: dict[str, str] = {
-    "replicated": "copied to a shadow node",
-    NotReplicated.UNTAGGED.name: "TCP without a matching entry: reduce-scatter, later hops, acknowledgements (the normal case)",
-    NotReplicated.UNKNOWN_ISN.name: "tagged, but the connection's initial sequence number was not known",
-    NotReplicated.LATE_CONNECTION.name: "tagged, but a late segment of an earlier connection",
-    NotReplicated.NO_GROUP.name: "tagged, but the flow's entry names no multicast group",
-    NotReplicated.UNSUPPORTED_HEADER.name: "TCP behind IPv4 options, in a fragment or cut short",
-    NotReplicated.FROM_SHADOW.name: "sent by a shadow node: dropped, so that none of it can reach a rank",
-    NotReplicated.UNKNOWN_DESTINATION.name: "no such destination address: dropped",
-    NotReplicated.NONE.name: "flooded, or not TCP: no candidate for replication",
-}
-"""Switch counter -> what it counts."""
 
 
 @dataclass(frozen=True)
@@ -87,21 +47,6 @@ class Gap:
         return gap_meaning(self.reason)
 
 
-def gap_meaning(reason: str) -> str:
-    """Return a reason in plain words; one that is not in the contract's list is called just that."""
-    if reason == UNREPORTED:
-        return "The step has no recovery point and no reason was given: a defect of the shadow, which must always say why."
-    try:
-        return GAP_MEANING[GapReason(reason)]
-    except ValueError:
-        return "Not a reason that the recovery contract knows."
-
-
-def counter_meaning(name: str) -> str:
-    """Return what a switch counter counts, empty where it is not one of ours."""
-    return COUNTER_MEANING.get(name.lower()) or COUNTER_MEANING.get(name.upper()) or ""
-
-
 def is_gap(iteration: Iteration) -> bool:
     """Return whether the step has no recovery point."""
     return iteration.reason is not None or not iteration.applied
@@ -119,7 +64,11 @@ def gaps(iterations: Iterable[Iteration]) -> tuple[Gap, ...]:
         if not is_gap(iteration):
             continue
         step, reason = iteration.step, iteration.reason or UNREPORTED
-        if found and found[-1].last + 1 == step and (found[-1].reason, found[-1].detail) == (reason, iteration.detail):
+        if (
+            found
+            and found[-1].last + 1 == step
+            and (found[-1].reason, found[-1].detail) == (reason, iteration.detail)
+        ):
             found[-1] = Gap(found[-1].first, step, reason, iteration.detail)
         else:
             found.append(Gap(step, step, reason, iteration.detail))
@@ -149,7 +98,8 @@ def checks(result: RunResult) -> tuple[Check, ...]:
         Check(
             result.verified == len(run),
             "Every iteration has a recovery point that equals the trainer bit for bit",
-            f"{result.verified} of {len(run)} verified" + (f"; none for {_steps(without)}" if without else ""),
+            f"{result.verified} of {len(run)} verified"
+            + (f"; none for {_steps(without)}" if without else ""),
         ),
         Check(
             not wrong and not wrong_again,
@@ -185,7 +135,7 @@ def _steps(ranges: str) -> str:
 
 
 def replication_factor(result: RunResult) -> float | None:
-    """Return how many times, on average, the shadow placed one gradient and its frame headers per complete step.
+    """Return how many times per complete step the shadow placed one gradient and its frame headers.
 
     1.0 is the aim: hop 0 of the all-gather carries each reduced byte once. None where no step is complete.
     """
@@ -195,7 +145,7 @@ def replication_factor(result: RunResult) -> float | None:
 
 
 def lag_seconds(iteration: Iteration) -> float | None:
-    """Return how long after the slowest rank finished the step its recovery point was there; None without one.
+    """Return how long after the slowest rank finished the step its recovery point came; None without one.
 
     Negative where the shadow was first: it needs hop 0 only, the ranks also need the later hops.
     """
@@ -203,11 +153,13 @@ def lag_seconds(iteration: Iteration) -> float | None:
 
 
 def lag_steps(iterations: Sequence[Iteration]) -> list[tuple[int, int]]:
-    """Return (step, steps to train again) had all ranks failed the moment the slowest had finished the step.
+    """Return (step, steps to train again if all ranks failed the moment the slowest had finished the step).
 
     That is the training step less the newest recovery point published by then.
     """
-    published = sorted((i.published_at, i.step) for i in iterations if i.applied and i.published_at is not None)
+    published = sorted(
+        (i.published_at, i.step) for i in iterations if i.applied and i.published_at is not None
+    )
     times = [when for when, _ in published]
     newest = [0, *accumulate((step for _, step in published), max)]
     # Before the first recovery point, the state that the run began with is the one to go back to.
@@ -218,7 +170,7 @@ def lag_steps(iterations: Sequence[Iteration]) -> list[tuple[int, int]]:
 
 
 def rows_to_show(iterations: Sequence[Iteration], most: int, edge: int) -> list[Iteration | int]:
-    """Return the rows of a table: all, or with more than `most` the first and last `edge` and all that need a look.
+    """Return a table's rows: all, or if more than `most` the first and last `edge` and all that need a look.
 
     An integer stands for that many verified steps left out.
     """

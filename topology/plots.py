@@ -8,7 +8,16 @@ from dataclasses import dataclass, replace
 from xml.etree.ElementTree import Element
 
 from topology.charts import Chart, Series, render_chart
-from topology.findings import byte_unit, bytes_text, gaps, is_gap, lag_seconds, lag_steps, loss_text, step_ranges
+from topology.findings import (
+    byte_unit,
+    bytes_text,
+    gaps,
+    is_gap,
+    lag_seconds,
+    lag_steps,
+    loss_text,
+    step_ranges,
+)
 from topology.results import Iteration, RunResult
 from topology.svg import Point
 
@@ -41,8 +50,10 @@ def _drawable(points: Iterable[Point]) -> tuple[Point, ...]:
     return tuple((step, value) for step, value in points if math.isfinite(value) and abs(value) < LARGEST)
 
 
-def _plot(result: RunResult, title: str, text: str, chart: Chart) -> Plot:
-    return Plot(title, text, render_chart(chart), tuple((s.kind, s.colour, s.label) for s in chart.series if s.points))
+def _plot(title: str, text: str, chart: Chart) -> Plot:
+    return Plot(
+        title, text, render_chart(chart), tuple((s.kind, s.colour, s.label) for s in chart.series if s.points)
+    )
 
 
 def _span(result: RunResult) -> tuple[int, int]:
@@ -64,18 +75,32 @@ def _missing(iterations: Iterable[Iteration]) -> tuple[tuple[tuple[int, int], ..
 def _loss(result: RunResult) -> Plot:
     run = _drawable((i.step, i.loss) for i in result.iterations)
     again = _drawable((i.step, i.loss) for i in result.restart.iterations)
-    series = [Series("restarted run", "c-restart", "band", again), Series("uninterrupted run", "c-loss", "line", run)]
+    series = [
+        Series("restarted run", "c-restart", "band", again),
+        Series("uninterrupted run", "c-loss", "line", run),
+    ]
     text = "Mean loss over the ranks' shares of the batch."
     if again:
         text += " Where the restarted run's band lies under the line, both runs saw the same loss."
     drawn = {step for step, _ in run}
     if len(drawn) < len(result.iterations):
-        text += f" Not a finite number at step {step_ranges(i.step for i in result.iterations if i.step not in drawn)}."
-    ends = f"From {loss_text(run[0][1])} at step {run[0][0]} to {loss_text(run[-1][1])} at step {run[-1][0]}." if run else ""
-    return _plot(
-        result, "Loss", text,
-        Chart("plot-loss", "Loss per training step", f"Line chart. {ends}", "loss", _span(result), tuple(series), loss_text),
-    )  # fmt: skip
+        missing = step_ranges(i.step for i in result.iterations if i.step not in drawn)
+        text += f" Not a finite number at step {missing}."
+    ends = (
+        f"From {loss_text(run[0][1])} at step {run[0][0]} to {loss_text(run[-1][1])} at step {run[-1][0]}."
+        if run
+        else ""
+    )
+    chart = Chart(
+        name="plot-loss",
+        title="Loss per training step",
+        description=f"Line chart. {ends}",
+        y_label="loss",
+        steps=_span(result),
+        series=tuple(series),
+        show=loss_text,
+    )
+    return _plot("Loss", text, chart)
 
 
 def _bytes(result: RunResult) -> Plot:
@@ -89,7 +114,7 @@ def _bytes(result: RunResult) -> Plot:
     chart = Chart(
         name="plot-bytes",
         title="Bytes per training step",
-        description="Area chart of the bytes that the ranks sent, the tagged payload and the replica payload. "
+        description="Area chart of the bytes that the ranks sent, of the tagged and of the replica payload. "
         f"One gradient with its frame headers is {once:,} bytes.",
         y_label=f"{name} per step",
         steps=_span(result),
@@ -105,11 +130,13 @@ def _bytes(result: RunResult) -> Plot:
         reference=once,
     )
     text = (
-        "Everything that the ranks sent (headers, acknowledgements and retransmissions included), the payload that they "
-        "tagged for replication, and what reached the shadow. The last two should coincide."
+        "Everything that the ranks sent (headers, acknowledgements and retransmissions included), the "
+        "payload that they tagged for replication, and what reached the shadow. The last two should coincide."
     )
-    plot = _plot(result, "Bytes", text, chart)
-    return replace(plot, legend=(*plot.legend, ("reference", "", f"one gradient + headers ({bytes_text(once)})")))
+    plot = _plot("Bytes", text, chart)
+    return replace(
+        plot, legend=(*plot.legend, ("reference", "", f"one gradient + headers ({bytes_text(once)})"))
+    )
 
 
 def _lag_time(result: RunResult) -> Plot:
@@ -131,7 +158,7 @@ def _lag_time(result: RunResult) -> Plot:
     text = "Time from the moment the slowest rank finished a step until its recovery point was published."
     if any(value < 0 for _, value in points):
         text += " Below zero the shadow was first: it needs hop 0 only, the ranks also the later hops."
-    return _plot(result, "Lag in time", text, chart)
+    return _plot("Lag in time", text, chart)
 
 
 def _lag_steps(result: RunResult) -> Plot:
@@ -140,17 +167,19 @@ def _lag_steps(result: RunResult) -> Plot:
     chart = Chart(
         name="plot-steps",
         title="Lag of the recovery point in steps",
-        description=f"Area chart. At most {max(steps for _, steps in behind)} steps would have had to be trained again.",
+        description=f"Area chart. At most {max(steps for _, steps in behind)} steps to train again.",
         y_label="steps to train again",
         steps=_span(result),
-        series=(Series("steps lost by a failure now", "c-steps", "area", tuple((s, float(v)) for s, v in behind)),),
+        series=(
+            Series("steps lost by a failure now", "c-steps", "area", tuple((s, float(v)) for s, v in behind)),
+        ),
         show=lambda value: f"{value:,.0f}",
         gaps=ranges,
         notes=notes,
         whole=True,
     )
     text = (
-        "Work at risk: how many steps would have to be trained again if all ranks failed the moment a step is finished. "
-        "One is normal, as the step's own recovery point is just being made."
+        "Work at risk: how many steps would have to be trained again if all ranks failed the moment a step "
+        "is finished. One is normal, as the step's own recovery point is just being made."
     )
-    return _plot(result, "Lag in steps", text, chart)
+    return _plot("Lag in steps", text, chart)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
+from xml.etree.ElementTree import Element
 
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
@@ -17,7 +18,6 @@ from topology.findings import (
     Gap,
     bytes_text,
     checks,
-    counter_meaning,
     duration_text,
     gaps,
     is_gap,
@@ -27,6 +27,7 @@ from topology.findings import (
     replication_factor,
     rows_to_show,
 )
+from topology.meanings import counter_meaning
 from topology.plots import plots
 from topology.results import Iteration, RunResult
 from topology.svg import printable, to_text
@@ -38,6 +39,7 @@ EDGE = 500
 LONG = 60
 """Tables of more rows scroll within the page, and print without the rows that need no look."""
 PRINTED_EDGE = 10
+TIMES = "\N{MULTIPLICATION SIGN}"
 
 
 @dataclass(frozen=True)
@@ -65,7 +67,7 @@ def render_report(result: RunResult) -> str:
         keep_trailing_newline=True,
         finalize=_clean,
     )
-    environment.filters |= {"bytes": bytes_text, "loss": loss_text, "svg": lambda node: Markup(to_text(node))}
+    environment.filters |= {"loss": loss_text, "svg": _markup}
     return environment.get_template("report.html.j2").render(_context(result))
 
 
@@ -76,6 +78,10 @@ def write_report(result: RunResult, path: Path | str) -> None:
         OSError: `path` cannot be written.
     """
     Path(path).write_text(render_report(result), encoding="utf-8")
+
+
+def _markup(image: Element) -> Markup:
+    return Markup(to_text(image))
 
 
 def _clean(value: Any) -> Any:
@@ -135,7 +141,9 @@ class _Row:
 def _rows(iterations: tuple[Iteration, ...]) -> list[_Row]:
     rows: list[_Row] = []
     printed = range(PRINTED_EDGE, len(iterations) - PRINTED_EDGE)
-    middle = {iterations[i].step for i in printed if iterations[i].verified} if len(iterations) > LONG else set()
+    middle = (
+        {iterations[i].step for i in printed if iterations[i].verified} if len(iterations) > LONG else set()
+    )
     for row in rows_to_show(iterations, MOST_ROWS, EDGE):
         if isinstance(row, int):
             rows.append(_Row(None, left_out=row))
@@ -154,14 +162,14 @@ def _figures(result: RunResult) -> list[Figure]:
     figures = [
         Figure(
             "Iterations verified", f"{result.verified} / {steps}",
-            "Steps after which every parameter and optimizer tensor of the shadow equals the trainer's, bit for bit. "
+            "Steps after which all parameters and optimizer tensors equal the trainer's bit for bit. "
             + (f"{wrong} published and NOT equal." if wrong else "No wrong checkpoint was published."),
             "good" if result.verified == steps and not wrong else "bad",
         ),
         Figure(
             f"Restart from step {restart.from_step}" if restart.from_step else "Restart",
             "identical" if restart.identical else "NOT identical" if restart.from_step else "not possible",
-            "A new trainer, built from the shadow's checkpoint alone, ended byte for byte like the uninterrupted run."
+            "A new trainer, built from the shadow's checkpoint alone, ended byte for byte as the first did."
             if restart.identical else restart.difference or "The final states differ.",
             "good" if restart.identical else "bad",
         ),
@@ -169,7 +177,8 @@ def _figures(result: RunResult) -> list[Figure]:
         Figure(
             "Ranks", "byte-equal" if result.ranks_equal else "NOT equal",
             f"All {len(result.job.groups[0].ring)} ranks "
-            + ("held equal state after every step." if result.ranks_equal else "should hold equal state after every step."),
+            + ("held" if result.ranks_equal else "should have held")
+            + " equal state after every step.",
             "good" if result.ranks_equal else "bad",
         ),
     ]  # fmt: skip
@@ -177,7 +186,8 @@ def _figures(result: RunResult) -> list[Figure]:
     if lags:
         figures.append(
             Figure("Lag of the recovery point", f"{median(lags):,.3g} ms",
-                   f"Median time from a step's end on the slowest rank to its recovery point; at most {max(lags):,.3g} ms.")
+                   "Median time from a step's end on the slowest rank to its recovery point; "
+                   f"at most {max(lags):,.3g} ms.")
         )  # fmt: skip
     newest = max((i.step for i in result.iterations if i.applied), default=0)
     trained = max((i.step for i in result.iterations), default=0)
@@ -187,23 +197,34 @@ def _figures(result: RunResult) -> list[Figure]:
     )  # fmt: skip
     if result.accuracy is not None:
         figures.append(
-            Figure("Accuracy", f"{result.accuracy:.1%}", "Share of the data set that the final model classifies rightly.")
+            Figure(
+                "Accuracy",
+                f"{result.accuracy:.1%}",
+                "Share of the data set that the final model classifies rightly.",
+            )
         )
-    figures.append(Figure("Wall time", duration_text(result.wall_seconds), "Training, restart and comparison together."))
+    figures.append(
+        Figure("Wall time", duration_text(result.wall_seconds), "Training, restart and comparison together.")
+    )
     return figures
 
 
 def _replication(result: RunResult) -> Figure:
     factor, ranks = replication_factor(result), len(result.job.groups[0].ring)
     once = result.gradient_bytes + result.header_bytes
-    text = (
-        f"of one gradient ({bytes_text(result.gradient_bytes)}) and its frame headers ({bytes_text(result.header_bytes)}), "
-        f"{once:,} bytes. Once is the aim: hop 0 carries each reduced byte once. A copy from every rank would be {ranks}.00×."
-    )
+    gradient = f"one gradient ({bytes_text(result.gradient_bytes)})"
+    headers = f"its frame headers ({bytes_text(result.header_bytes)})"
+    if factor is None:
+        text = f"No step was complete; it would have been {gradient} and {headers}, {once:,} bytes."
+    else:
+        text = (
+            f"of {gradient} and {headers}, {once:,} bytes. Once is the aim: hop 0 carries each reduced byte once. "
+            f"A copy from every rank would be {ranks}.00{TIMES}."
+        )
     odd = any(i.complete and i.replica_payload_bytes != once for i in result.iterations)
     return Figure(
         "Replica bytes per complete step",
-        "–" if factor is None else f"{factor:.2f}×",
+        "none" if factor is None else f"{factor:.2f}{TIMES}",
         text,
         "bad" if odd or factor is None else "good",
     )

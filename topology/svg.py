@@ -1,4 +1,4 @@
-"""Small helpers to build SVG: elements that escape what they hold, readable axis ticks, thinned-out curves. Pure."""
+"""Small helpers to build SVG: elements that escape their texts, round axis ticks, thinner curves. Pure."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ Point = tuple[int, float]
 def printable(text: str) -> str:
     """Return `text` with all white space made spaces and control, bidi and surrogate characters made U+FFFD.
 
-    Texts from packets and exceptions reach terminals and files: no escape sequence or undecodable character may.
+    Texts from packets and exceptions reach terminals and files; no escape sequence or lone surrogate may.
     """
-    return "".join(ch if ch.isprintable() else " " if ch.isspace() else "\N{REPLACEMENT CHARACTER}" for ch in text)
+    return "".join(
+        ch if ch.isprintable() else " " if ch.isspace() else "\N{REPLACEMENT CHARACTER}" for ch in text
+    )
 
 
 def number(value: float) -> str:
@@ -26,11 +28,16 @@ def number(value: float) -> str:
     return "0" if text == "-0" else text
 
 
+def path(*parts: str | float) -> str:
+    """Return path data: ``path("M", 1, 2.5, "H", 9)`` is ``M 1 2.5 H 9``."""
+    return " ".join(part if isinstance(part, str) else number(part) for part in parts)
+
+
 def svg(tag: str, *children: Element | str, **attributes: str | float) -> Element:
     """Return an SVG element; strings become text nodes.
 
-    In attribute names ``_`` stands for ``-`` (a trailing one is dropped, as in ``class_``); numbers are rounded by
-    `number`. Everything is escaped when the tree is written.
+    In attribute names ``_`` stands for ``-`` (a trailing one is dropped, as in ``class_``); numbers are
+    rounded by `number`. Everything is escaped when the tree is written.
     """
     node = Element(tag)
     for name, value in attributes.items():
@@ -53,7 +60,9 @@ def lines(text: Sequence[str]) -> Element:
     return node
 
 
-def drawing(name: str, title: str, description: str, width: float, height: float, *children: Element) -> Element:
+def drawing(
+    name: str, title: str, description: str, width: float, height: float, *children: Element
+) -> Element:
     """Return a scalable, described image; `name` must be unique within the page."""
     return svg(
         "svg",
@@ -103,8 +112,8 @@ def tick_text(value: float, spacing: float) -> str:
 def thin_out(points: Sequence[Point], most: int) -> list[Point]:
     """Return at most about `most` of the points, which must be in order of step, keeping the shape.
 
-    Of each bin the first, lowest, highest and last point stay (the M4 aggregation of Jugel et al., VLDB 2014), so that
-    no peak or dip of a long run disappears.
+    Of each bin the first, lowest, highest and last point stay (the M4 aggregation of Jugel et al., VLDB
+    2014), so that no peak or dip of a long run disappears.
     """
     if len(points) <= most:
         return list(points)

@@ -1,8 +1,8 @@
-"""A run's result on the terminal: the table, the gaps, the restart and the verdict. Readable without colour."""
+"""A run's result on the terminal: table, gaps, restart and verdict, readable without colour."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from rich import box
 from rich.console import Console
@@ -11,7 +11,8 @@ from rich.table import Table
 from rich.text import Text
 
 from topology.findings import bytes_text, checks, gaps, is_gap, loss_text, rows_to_show
-from topology.results import Iteration, RestartResult, RunResult
+from topology.meanings import UNREPORTED
+from topology.results import Iteration, RunResult
 from topology.svg import printable
 
 MOST_ROWS = 40
@@ -26,23 +27,32 @@ _BAD = Style(color="red", bold=True)
 
 
 def render_table(result: RunResult, console: Console) -> None:
-    """Print one row per iteration, the gaps' details, the restart, what failed if anything did, and the verdict.
+    """Print one row per iteration, the gaps' details, the restart, what does not hold, and the verdict.
 
     The verdict is the last line and never wrapped, so that it can be searched for.
     """
-    console.print(_table(result.iterations))
-    _print_gaps(console, result.iterations)
-    console.print(_restart_line(result), highlight=False)
-    if result.restart.iterations:
-        _print_gaps(console, result.restart.iterations, "restarted run, ")
+    ascii_only = console.options.ascii_only
+
+    def clean(text: str) -> str:
+        text = printable(text)
+        return text.encode("ascii", "replace").decode() if ascii_only else text
+
+    console.print(_table(result.iterations, clean))
+    for line in _gap_lines(result.iterations):
+        console.print(Text(clean(line)), highlight=False)
+    console.print(
+        Text(clean(_restart_line(result)), _GOOD if result.restart.identical else _BAD), highlight=False
+    )
+    for line in _gap_lines(result.restart.iterations, "restarted run, "):
+        console.print(Text(clean(line)), highlight=False)
     for check in checks(result):
         if not check.holds:
-            console.print(Text(f"NOT so: {check.claim}: {printable(check.detail)}", _BAD), highlight=False)
+            console.print(Text(clean(f"NOT so: {check.claim}: {check.detail}"), _BAD), highlight=False)
     console.print(Text(result.verdict, _GOOD if result.passed else _BAD), highlight=False, soft_wrap=True)
 
 
-def _table(iterations: Sequence[Iteration]) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+def _table(iterations: Sequence[Iteration], clean: Callable[[str], str]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0, show_edge=False)
     table.add_column("step", justify="right", no_wrap=True)
     table.add_column("loss", justify="right", no_wrap=True)
     table.add_column("bytes on\nthe wire", justify="right", no_wrap=True)
@@ -51,29 +61,32 @@ def _table(iterations: Sequence[Iteration]) -> Table:
     table.add_column("applied?", no_wrap=True)
     table.add_column("shadow ==\ntrainer?", no_wrap=True)
     table.add_column("reason", overflow="fold")
-    # Exact numbers where they fit an 80-column terminal; the choice is the same for all rows, so that they compare.
+    # Exact numbers where they fit 80 columns; the choice is the same for all rows, so that they compare.
     exact = max((i.wire_bytes for i in iterations), default=0) < 10_000_000
     for row in rows_to_show(iterations, MOST_ROWS, EDGE):
         if isinstance(row, int):
             table.add_row("...", *[""] * 6, f"({row} verified)", style="dim")
         else:
-            table.add_row(*_cells(row, exact))
+            table.add_row(*_cells(row, exact, clean))
     return table
 
 
-def _cells(iteration: Iteration, exact: bool) -> list[Text]:
-    size = (lambda count: f"{count:,}") if exact else bytes_text
+def _cells(iteration: Iteration, exact: bool, clean: Callable[[str], str]) -> list[Text]:
+    wire, replica = (
+        f"{count:,}" if exact else bytes_text(count)
+        for count in (iteration.wire_bytes, iteration.replica_payload_bytes)
+    )
     equal = {True: Text("yes", _GOOD), False: Text("NO", _BAD), None: Text("-")}[iteration.matches]
-    reason = iteration.reason or ("unreported" if is_gap(iteration) else iteration.mismatch or "")
+    reason = iteration.reason or (UNREPORTED if is_gap(iteration) else iteration.mismatch or "")
     return [
         Text(str(iteration.step)),
         Text(loss_text(iteration.loss)),
-        Text(size(iteration.wire_bytes)),
-        Text(size(iteration.replica_payload_bytes)),
+        Text(wire),
+        Text(replica),
         _answer(iteration.complete),
         _answer(iteration.applied),
         equal,
-        Text(printable(reason), _BAD),
+        Text(clean(reason), _BAD),
     ]
 
 
@@ -81,23 +94,24 @@ def _answer(holds: bool) -> Text:
     return Text("yes", _GOOD) if holds else Text("no", _BAD)
 
 
-def _print_gaps(console: Console, iterations: Sequence[Iteration], where: str = "") -> None:
+def _gap_lines(iterations: Sequence[Iteration], where: str = "") -> Iterator[str]:
     found = gaps(iterations)
     for gap in found[:MOST_GAPS]:
-        detail = f": {gap.detail}" if gap.detail else ""
-        console.print(Text(printable(f"{where}{gap.steps}: {gap.reason}{detail}")), highlight=False)
+        yield f"{where}{gap.steps}: {gap.reason}" + (f": {gap.detail}" if gap.detail else "")
     if len(found) > MOST_GAPS:
-        console.print(Text(f"{where}and {len(found) - MOST_GAPS} more gaps; the report lists them all"), highlight=False)
+        yield f"{where}and {len(found) - MOST_GAPS} more gaps; the report lists them all"
 
 
-def _restart_line(result: RunResult) -> Text:
-    restart: RestartResult = result.restart
+def _restart_line(result: RunResult) -> str:
+    restart = result.restart
     if not restart.from_step:
-        return Text(f"restart: none was possible: {printable(restart.difference or 'there was no recovery point')}", _BAD)
+        return f"restart: none was possible: {restart.difference or 'there was no recovery point'}"
     steps = [i.step for i in restart.iterations]
     ran = f"steps {steps[0]}-{steps[-1]}" if steps else "no step left to run"
+    outcome = (
+        "final state identical"
+        if restart.identical
+        else f"NOT identical: {restart.difference or 'the states differ'}"
+    )
     followed = f"shadow == trainer in {sum(i.verified for i in restart.iterations)}/{len(steps)} of them"
-    if restart.identical:
-        return Text(f"restart from step {restart.from_step} ({ran}): final state identical; {followed}", _GOOD)
-    why = printable(restart.difference or "the final states differ")
-    return Text(f"restart from step {restart.from_step} ({ran}): NOT identical: {why}; {followed}", _BAD)
+    return f"restart from step {restart.from_step} ({ran}): {outcome}; {followed}"

@@ -51,6 +51,7 @@ class TcpConfig:
     """DSCP of the active opener's SYN, also when it is retransmitted."""
 
     def __post_init__(self) -> None:
+        """Refuse values that are not allowed."""
         for name in _INTEGER_FIELDS:
             self._check_int(name, getattr(self, name))
         self._check(MIN_SEND_MSS <= self.mss <= 65495, "mss", f"must be in {MIN_SEND_MSS}..65495")

@@ -165,8 +165,8 @@ class TcpEndpoint:
     def close(self, now: float) -> None:
         """Send a FIN after everything written; reading goes on until the peer closes.
 
-        Before the handshake: an endpoint to which nothing was written is closed at once; otherwise the handshake,
-        the data and the FIN still follow (RFC 9293 section 3.10.4 would drop the data without a word).
+        Before the handshake an endpoint to which nothing was written is closed at once; otherwise the
+        handshake, the data and the FIN still follow (RFC 9293 section 3.10.4 would drop the data silently).
         """
         self._advance_clock(now)
         tcb = self._tcb

@@ -129,8 +129,9 @@ class Receiver:
     def take_bare_acks(self) -> int:
         """Return how many ACKs must go out on their own now, and count them as sent."""
         count = self._duplicates_due or int(self._ack_now)
-        self._duplicates_due = 0
-        self.acknowledged()
+        if count:
+            self._duplicates_due = 0
+            self.acknowledged()
         return count
 
     def acknowledged(self) -> None:

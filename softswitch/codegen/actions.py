@@ -17,6 +17,7 @@ class ActionWriter:
     """Writes action bodies in place. p4c turns `if` and `return` inside actions into forward jumps."""
 
     def __init__(self, primitives: PrimitiveWriter) -> None:
+        """Write with the parameters that `primitives` knows."""
         self._primitives = primitives
 
     @staticmethod
@@ -34,7 +35,9 @@ class ActionWriter:
         for position, primitive in enumerate(primitives):
             target = jump_target(primitive)
             if target is not None and target <= position:
-                raise UnsupportedProgram("a loop in an action is not supported by this switch", primitive.place)
+                raise UnsupportedProgram(
+                    "a loop in an action is not supported by this switch", primitive.place
+                )
         if _is_nested(primitives, 0, len(primitives)):
             self._nested(out, primitives, 0, len(primitives))
         else:

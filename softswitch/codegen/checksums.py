@@ -18,7 +18,8 @@ _CSUM16 = ("csum16", "cksum16")
 class _Run:
     """Consecutive inputs from one header, present only while `valid` holds ("1": always).
 
-    `parts` are unsigned codes with their widths in bits; width None marks a varbit field, whose code is bytes.
+    `parts` are unsigned codes with their widths in bits; width None marks a varbit field, whose code is
+    bytes.
     """
 
     valid: str
@@ -39,6 +40,7 @@ class CalculationWriter:
     """Writes calculations. The inputs of an invalid header are left out, as BMv2 does."""
 
     def __init__(self, symbols: Symbols, exprs: ExprWriter) -> None:
+        """Write with the parameters that `exprs` knows."""
         self._symbols = symbols
         self._exprs = exprs
         self._headers = HeaderWriter(symbols)
@@ -95,8 +97,8 @@ class CalculationWriter:
         return self._symbols.bind("helper", name, name, f"hashes.{name}")
 
     def _aligned_csum16(self, out: SourceWriter, runs: list[_Run], with_payload: bool) -> Code:
-        """Write the ones' complement sum without making bytes: 2**16 is 1 modulo 65535, so shifts of whole words do
-        not matter and every part is added at its position within a word (RFC 1071, section 2)."""
+        """Write the ones' complement sum without making bytes: 2**16 is 1 modulo 65535, so shifts of whole
+        words do not matter and every part is added at its position within a word (RFC 1071, section 2)."""
         terms: list[str] = []
         position = 0
         for run in runs:
@@ -154,7 +156,9 @@ class CalculationWriter:
         conditions = [self._symbols.valid(checksum.target.header)]
         if checksum.condition is not None:
             conditions.append(self._exprs.condition(checksum.condition))
-        with out.block(f"if {' and '.join(text for text in conditions if text not in ('1', 'True')) or 'True'}:"):
+        with out.block(
+            f"if {' and '.join(text for text in conditions if text not in ('1', 'True')) or 'True'}:"
+        ):
             value = self.value(out, checksum.calculation)
             with out.block(f"if {value.text} != {self._exprs.code(checksum.target).text}:"):
                 out.line(f"{result} = 1")

@@ -20,6 +20,7 @@ class ControlWriter:
     """Writes one pipeline."""
 
     def __init__(self, symbols: Symbols) -> None:
+        """Write with these variables."""
         self._symbols = symbols
         self._exprs = ExprWriter(symbols)
 
@@ -131,7 +132,8 @@ class _TableFlow:
             return f"({', '.join(values)})"
         shifts = key_shifts(node.spec.keys)
         return " | ".join(
-            f"({value}) << {shift}" if shift else f"({value})" for value, shift in zip(values, shifts, strict=True)
+            f"({value}) << {shift}" if shift else f"({value})"
+            for value, shift in zip(values, shifts, strict=True)
         )
 
     def _key_value(self, key: TableKey) -> str:
@@ -146,7 +148,7 @@ class _TableFlow:
     # -- actions ---------------------------------------------------------------------------------------------
 
     def _inline_default(self, out: SourceWriter, goto: Goto) -> None:
-        """Run the constant default action of a table without key: p4c wraps plain statements in such tables."""
+        """Run the constant default action of a table without key: p4c wraps plain statements in those."""
         call = self._node.spec.default
         if call is None:
             goto(self._node.next_none)
@@ -162,7 +164,7 @@ class _TableFlow:
         return node.next_hit_miss[1] if node.next_hit_miss is not None else node.next_by_action[position]
 
     def _run_action(self, out: SourceWriter, branching: bool) -> None:
-        """Run the entry's action; `branching` tells that the number of the action is needed afterwards too."""
+        """Run the entry's action; `branching`: the action's number is needed afterwards."""
         bodies = [item for item in enumerate(self._actions) if not ActionWriter.is_empty(item[1])]
         if bodies or (branching and self._node.next_hit_miss is None):
             out.line("action = entry[0]")
@@ -191,7 +193,9 @@ class _TableFlow:
         used = _used_params(action)
         first = 2 if self._node.spec.direct_counter else 1
         fresh = Names(())
-        names = [fresh.make(f"arg_{param.name}") if i in used else "_" for i, param in enumerate(action.params)]
+        names = [
+            fresh.make(f"arg_{param.name}") if i in used else "_" for i, param in enumerate(action.params)
+        ]
         if len(used) == 1:
             out.line(f"{names[min(used)]} = entry[{first + min(used)}]")
         elif used:

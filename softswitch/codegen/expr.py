@@ -23,8 +23,8 @@ from softswitch.program.expressions import (
 from softswitch.program.ir import Field
 
 MAX_SHIFT = 4096
-"""A shift to the left by this much or more gives 0: no P4 value is that wide, and the mask that p4c puts around it
-would clear every bit anyway. It keeps a packet from making the switch compute with gigantic numbers."""
+"""A shift to the left by this much or more gives 0: no P4 value is that wide, and the mask that p4c puts
+around it would clear every bit. It keeps a packet from making the switch compute with gigantic numbers."""
 
 
 @dataclass(frozen=True)
@@ -39,6 +39,7 @@ class ExprWriter:
     """Writes expressions; `params` are the codes of the current action's parameters."""
 
     def __init__(self, symbols: Symbols, params: Sequence[Code] = ()) -> None:
+        """Write with these variables and parameters."""
         self._symbols = symbols
         self._params = params
 
@@ -68,6 +69,8 @@ class ExprWriter:
             return self._choice(expr.stack, expr.field, self._symbols.next(expr.stack), first=1)
         if isinstance(expr, StackField):
             return self._choice(expr.stack, expr.field, self.code(expr.index).text, first=0)
+        if isinstance(expr, BoolConst):
+            return Code(str(int(expr.value)), 1)
         if is_bool(expr):
             return Code(f"(1 if {self.condition(expr)} else 0)", 1)
         assert isinstance(expr, Op)
@@ -111,6 +114,10 @@ class ExprWriter:
             return self._cast(op, left, expr.args[1])
         if op == "<<":
             return self._shift_left(left, right, expr.args[1])
+        if op == "&" and isinstance(expr.args[1], Const):
+            mask = expr.args[1].value
+            if left.bits is not None and mask == (1 << mask.bit_length()) - 1:
+                return Code(fit(left, mask.bit_length()), min(left.bits, mask.bit_length()))
         if op in ("/", "%"):
             python_op = "//" if op == "/" else "%"
             if isinstance(expr.args[1], Const) and expr.args[1].value > 0:
@@ -120,7 +127,9 @@ class ExprWriter:
 
     def _shift_left(self, left: Code, right: Code, amount: Expr) -> Code:
         if isinstance(amount, Const) and 0 <= amount.value < MAX_SHIFT:
-            return Code(f"({left.text} << {right.text})", None if left.bits is None else left.bits + amount.value)
+            return Code(
+                f"({left.text} << {right.text})", None if left.bits is None else left.bits + amount.value
+            )
         if right.bits is not None and 1 << right.bits <= MAX_SHIFT:
             return Code(f"({left.text} << {right.text})", None)
         return Code(f"({left.text} << {right.text} if {right.text} < {MAX_SHIFT} else 0)", None)
@@ -140,7 +149,8 @@ class ExprWriter:
         if isinstance(expr, BoolConst):
             return str(expr.value)
         if not is_bool(expr):
-            return self.code(expr).text
+            inner = expr.args[0] if isinstance(expr, Op) and expr.op == "b2d" else expr
+            return self.condition(inner) if inner is not expr else self.code(expr).text
         assert isinstance(expr, Op)
         if expr.op == "d2b":
             return self.code(expr.args[0]).text
@@ -205,6 +215,7 @@ def _result_bits(op: str, left: int | None, right: int | None) -> int | None:
     if op == "+":
         return largest + 1
     if op == "*":
-        assert left is not None and right is not None
+        assert left is not None
+        assert right is not None
         return left + right
     return largest

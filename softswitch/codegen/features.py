@@ -24,6 +24,7 @@ class Features:
     """
 
     def __init__(self, symbols: Symbols) -> None:
+        """Find out what the program uses."""
         used = symbols.usage.primitives
         self._symbols = symbols
         self.clones_ingress = "clone_ingress_pkt_to_egress" in used
@@ -51,7 +52,7 @@ class Features:
         return self.goes_again or self.clones
 
     def by_list(self, out: SourceWriter, variable: str, write: Callable[[set[str]], None]) -> None:
-        """Call `write` with the variables that a field list keeps, for each list whose id `variable` may hold."""
+        """Call `write` with the variables that a list keeps, for each list whose id `variable` may hold."""
         groups: dict[tuple[str, ...], list[int]] = {}
         for item in self._symbols.program.field_lists.values():
             fields = tuple(self._symbols.field(ref) for ref in item.fields)

@@ -1,13 +1,15 @@
 """Writing an acyclic flow graph as nested `if` statements.
 
-Nodes are written in place, each branch up to the node where all branches meet again (the immediate postdominator).
-Where branches share nodes before that point, nesting would duplicate code; such a region is written flat instead: every
-node under `if step == number`, in topological order, each node saying which comes next.
+Nodes are written in place, each branch up to the node where all branches meet again (the immediate
+postdominator). Where branches share nodes before that point, nesting would duplicate code; such a region is
+written flat instead: every node under `if step == number`, in topological order, each node saying which comes
+next.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 from softswitch.codegen.source import SourceWriter
@@ -35,9 +37,10 @@ class FlowNode(Protocol):
 
 
 class FlowWriter:
-    """Writes one graph. `end` is the statement that leaves the whole graph from inside a flat region, if any."""
+    """Writes one graph. `end`, if given, is the statement that leaves it from inside a flat region."""
 
     def __init__(self, out: SourceWriter, nodes: Mapping[str, FlowNode], first: str, end: str | None) -> None:
+        """Prepare to write the graph that begins at `first` to `out`."""
         self._out = out
         self._nodes = nodes
         self._first = first
@@ -78,11 +81,11 @@ class FlowWriter:
             node = self._nodes[current]
             join = self._join[current]
             if len(node.successors) == 1:
-                node.write(self._out, lambda target: None)
+                node.write(self._out, _fall_through)
             elif self._shares(node, join) or self._out.depth > _DEEPEST:
                 self._flat(current, join)
             else:
-                node.write(self._out, lambda target, join=join: self._region(target, join))  # type: ignore[misc]
+                node.write(self._out, partial(self._region, stop=join))
             current = join
 
     def _reachable(self, first: str | None, stop: str | None) -> set[str]:
@@ -124,6 +127,10 @@ class FlowWriter:
             else:
                 with self._out.block(f"if step == {self._number[name]}:"):
                     self._nodes[name].write(self._out, goto)
+
+
+def _fall_through(_: str | None) -> None:
+    """Write nothing: control arrives at the next node anyway."""
 
 
 def topological_order(nodes: Mapping[str, FlowNode], first: str) -> list[str]:

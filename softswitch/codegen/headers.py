@@ -14,6 +14,7 @@ class HeaderWriter:
     """Writes statements that concern all fields of a header."""
 
     def __init__(self, symbols: Symbols) -> None:
+        """Write with these variables."""
         self._symbols = symbols
 
     def _ref(self, header: str, declared: Field) -> FieldRef:
@@ -37,7 +38,8 @@ class HeaderWriter:
     # -- extraction ------------------------------------------------------------------------------------------
 
     def extract(self, out: SourceWriter, header: str, varbit_octets: str | None) -> None:
-        """Read the header at `offset`, mark it valid and advance. The caller has checked that the bytes are there.
+        """Read the header at `offset`, mark it valid and advance. The caller has checked that the bytes are
+        there.
 
         `varbit_octets` is the expression for the bytes of the varbit field, if the header has one.
         """
@@ -66,7 +68,10 @@ class HeaderWriter:
             return
         struct = self._struct(header, groups, part)
         unpack = self._symbols.bind(
-            "unpack", struct, f"unpack_{header}" + ("" if part == "before" else "_end"), f"{struct}.unpack_from"
+            "unpack",
+            struct,
+            f"unpack_{header}" + ("" if part == "before" else "_end"),
+            f"{struct}.unpack_from",
         )
         left = ", ".join(words) + ("," if len(words) == 1 else "")
         out.line(f"{left} = {unpack}(frame, {at})")
@@ -176,7 +181,7 @@ class HeaderWriter:
             out.line(f"{left} = {right}")
 
     def bits(self, header: str) -> list[tuple[Code, int | None]]:
-        """Return a header's fields as unsigned codes with their widths; a varbit field is bytes with width None."""
+        """Return a header's fields as unsigned codes with widths; a varbit field is bytes, its width None."""
         result: list[tuple[Code, int | None]] = []
         for declared in self._symbols.program.headers[header].type.fields:
             text = self._symbols.field(self._ref(header, declared))

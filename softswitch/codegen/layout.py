@@ -29,7 +29,8 @@ class Group:
         octets: size in bytes.
         fields: its fields with their shifts within the group's value; empty for an opaque group.
         words: its words, first byte first.
-        rebuilt: the program writes one of the fields, so the words are made from the fields when it is emitted;
+        rebuilt: the program writes one of the fields, so the words are made from the fields when it is
+        emitted;
             otherwise the words pass through untouched.
     """
 
@@ -80,8 +81,8 @@ def make_layout(
 ) -> Layout:
     """Divide a header type into groups and words.
 
-    `is_live` and `is_written` tell what the program does with a field; `make_word_name` names a word by its group and
-    its byte offset in it.
+    `is_live` and `is_written` tell what the program does with a field; `make_word_name` names a word by its
+    group and its byte offset in it.
     """
     before: list[Group] = []
     after: list[Group] = []

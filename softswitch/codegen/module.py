@@ -11,9 +11,9 @@ from softswitch.program.ir import Program
 def generate(program: Program, constants: Constants) -> str:
     """Return the source of a module with one function, `build(rt)`.
 
-    `build` binds the state `rt` (a `Runtime`) and returns `process(frame, port, now) -> (packets, digests)`, where
-    `frame` is bytes, `port` the ingress port, `now` microseconds; `packets` is a list of (port, bytes), `digests` a
-    list of (name, values).
+    `build` binds the state `rt` (a `Runtime`) and returns `process(frame, port, now) -> (packets, digests)`,
+    where `frame` is bytes, `port` the ingress port, `now` microseconds; `packets` is a list of (port, bytes),
+    `digests` a list of (name, values).
 
     Raises:
         UnsupportedProgram: for control flow that cannot be written (a loop in an action).
@@ -50,7 +50,7 @@ def _process(out: SourceWriter, stages: StageWriter) -> None:
         if stages.features.bounded:
             out.line(f"passes[0] = {stages.symbols.constants.pass_limit}")
         if stages.features.goes_again:
-            out.line("again = [(frame, port, 0, now, None)]")
+            out.line("again = [(frame, port, 0, now & 0xffffffffffff, None)]")
             with out.block("for job in again:  # grows while it runs"):
                 out.line("ingress(*job, now, packets, digests, again)")
         else:

@@ -11,7 +11,16 @@ from softswitch.codegen.primitives import PrimitiveWriter
 from softswitch.codegen.source import SourceWriter
 from softswitch.codegen.symbols import Symbols
 from softswitch.program.expressions import Expr, FieldRef, Lookahead, StackLast
-from softswitch.program.ir import Advance, Extract, ParserOp, ParseState, Primitive, SetField, Transition, Verify
+from softswitch.program.ir import (
+    Advance,
+    Extract,
+    ParserOp,
+    ParseState,
+    Primitive,
+    SetField,
+    Transition,
+    Verify,
+)
 
 CORE_ERRORS = {
     "NoError": 0,
@@ -29,6 +38,7 @@ class ParserWriter:
     """Writes the parser; it is written once for ingress and once for clones, which are parsed again."""
 
     def __init__(self, symbols: Symbols) -> None:
+        """Write with these variables."""
         self._symbols = symbols
 
     def write(self, out: SourceWriter) -> None:

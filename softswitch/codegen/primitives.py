@@ -18,9 +18,10 @@ SESSION_MASK = 0x7FFF
 
 
 class PrimitiveWriter:
-    """Writes primitives inside the parser or a control; `exprs` knows the parameters of the current action."""
+    """Writes primitives of the parser and the controls."""
 
     def __init__(self, symbols: Symbols, exprs: ExprWriter) -> None:
+        """Write with these variables and the parameters that `exprs` knows."""
         self.exprs = exprs
         self._symbols = symbols
         self._headers = HeaderWriter(symbols)
@@ -99,12 +100,13 @@ class PrimitiveWriter:
                 out.line(f"{self._symbols.field(FieldRef(header, target.field))} = value")
 
     def _each_header(self, out: SourceWriter, arg: Arg, write: Callable[[str], None]) -> None:
-        """Call `write` for the header, or under a condition for each element that a run-time index may mean."""
+        """Call `write` for the header, or under a condition for each element that an index may mean."""
         assert isinstance(arg, HeaderArg)
         if arg.name is not None:
             write(arg.name)
             return
-        assert arg.stack is not None and arg.index is not None
+        assert arg.stack is not None
+        assert arg.index is not None
         out.line(f"index = {self.exprs.code(arg.index).text}")
         for position, header in enumerate(self._symbols.program.stacks[arg.stack].headers):
             with out.block(f"{'elif' if position else 'if'} index == {position}:"):
@@ -135,11 +137,15 @@ class PrimitiveWriter:
 
     def _add_header(self, out: SourceWriter, primitive: Primitive) -> None:
         track = self._track_length
-        self._each_header(out, primitive.args[0], lambda name: self._headers.add(out, name, track_length=track))
+        self._each_header(
+            out, primitive.args[0], lambda name: self._headers.add(out, name, track_length=track)
+        )
 
     def _remove_header(self, out: SourceWriter, primitive: Primitive) -> None:
         track = self._track_length
-        self._each_header(out, primitive.args[0], lambda name: self._headers.remove(out, name, track_length=track))
+        self._each_header(
+            out, primitive.args[0], lambda name: self._headers.remove(out, name, track_length=track)
+        )
 
     def _move(self, out: SourceWriter, target: str, source: str) -> None:
         out.line(f"{self._symbols.valid(target)} = {self._symbols.valid(source)}")
@@ -211,7 +217,7 @@ class PrimitiveWriter:
 
     # -- what happens to the packet --------------------------------------------------------------------------
 
-    def _drop(self, out: SourceWriter, primitive: Primitive) -> None:
+    def _drop(self, out: SourceWriter, _: Primitive) -> None:
         egress_spec = self._symbols.target("standard_metadata.egress_spec")
         width = self._symbols.target_width("standard_metadata.egress_spec")
         out.line(f"{egress_spec} = {self._symbols.constants.drop_port & ((1 << width) - 1)}")
@@ -219,10 +225,10 @@ class PrimitiveWriter:
         if group is not None:
             out.line(f"{group} = 0")
 
-    def _nothing(self, out: SourceWriter, primitive: Primitive) -> None:
+    def _nothing(self, out: SourceWriter, _: Primitive) -> None:
         """Write nothing: logging has no effect on packets, and the core has no log."""
 
-    def _exit(self, out: SourceWriter, primitive: Primitive) -> None:
+    def _exit(self, out: SourceWriter, _: Primitive) -> None:
         out.line("exiting = 1")
 
     def _digest(self, out: SourceWriter, primitive: Primitive) -> None:

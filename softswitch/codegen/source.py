@@ -9,7 +9,6 @@ from contextlib import contextmanager
 
 from softswitch.program.ir import Source
 
-
 LINE_LENGTH = 110
 """Columns that lists of names are broken at."""
 
@@ -18,6 +17,7 @@ class SourceWriter:
     """Collects lines at the current indentation."""
 
     def __init__(self, depth: int = 0) -> None:
+        """Start empty at an indentation of `depth`."""
         self.lines: list[str] = []
         self.depth = depth
 
@@ -82,6 +82,7 @@ class Names:
     """Hands out valid, distinct Python identifiers that resemble given names."""
 
     def __init__(self, reserved: Iterable[str]) -> None:
+        """Start with the names that must not be used."""
         self._taken = set(reserved) | set(keyword.kwlist) | set(keyword.softkwlist)
 
     def make(self, wish: str) -> str:

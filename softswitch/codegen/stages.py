@@ -1,4 +1,4 @@
-"""Code for the stages around the controls: what v1model does before ingress, between the controls, after egress."""
+"""Code for the stages of v1model around the controls: before ingress, between them, after egress."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from softswitch.codegen.parser import ParserWriter
 from softswitch.codegen.primitives import SESSION_MASK
 from softswitch.codegen.source import SourceWriter, identifiers
 from softswitch.codegen.symbols import TARGET_VARIABLES, Symbols
-from softswitch.program.expressions import FieldRef
+
+_TIME = "now & 0xffffffffffff"
 
 BODY = 2
 """Indentation of the functions' bodies: they are inside `build`."""
@@ -32,6 +33,7 @@ class StageWriter:
     """Writes the functions `egress`, `clone_to_egress` and `ingress`."""
 
     def __init__(self, symbols: Symbols) -> None:
+        """Write all parts, and find out which variables pass from ingress to egress."""
         self.symbols = symbols
         self.features = Features(symbols)
         self._exprs = ExprWriter(symbols)
@@ -86,7 +88,7 @@ class StageWriter:
     # -- egress ----------------------------------------------------------------------------------------------
 
     def _egress_metadata(self) -> dict[str, str]:
-        """Return the metadata variables that egress sets first, with their values; only those that it reads."""
+        """Return the metadata variables that egress sets first and reads, with their values."""
         width = self.symbols.target_width("standard_metadata.egress_spec")
         not_dropped = (self.symbols.constants.drop_port + 1) & ((1 << width) - 1)
         values = self._target_values(
@@ -94,7 +96,7 @@ class StageWriter:
                 "standard_metadata.egress_port": "port",
                 "standard_metadata.egress_spec": str(not_dropped),
                 "standard_metadata.packet_length": "packet_bytes",
-                "intrinsic_metadata.egress_global_timestamp": "now",
+                "intrinsic_metadata.egress_global_timestamp": _TIME,
                 "queueing_metadata.enq_timestamp": "now & 0xffffffff",
                 "queueing_metadata.enq_qdepth": "0",
                 "queueing_metadata.deq_timedelta": "0",
@@ -215,13 +217,15 @@ class StageWriter:
 
     def _write_ingress(self, out: SourceWriter) -> None:
         features = self.features
-        params = ["frame", "port", "instance_type", "stamp", "keep"] if features.goes_again else ["frame", "port"]
+        params = (
+            ["frame", "port", "instance_type", "stamp", "keep"] if features.goes_again else ["frame", "port"]
+        )
         params += ["now", "packets", "digests"] + (["again"] if features.goes_again else [])
         again = features.goes_again
         first = self._target_values(
             {
                 "standard_metadata.ingress_port": "port",
-                "intrinsic_metadata.ingress_global_timestamp": "stamp" if again else "now",
+                "intrinsic_metadata.ingress_global_timestamp": "stamp" if again else _TIME,
             }
         )
         after_kept = self._target_values(
@@ -240,7 +244,9 @@ class StageWriter:
             self._start_flags(out)
             if again and features.kept:
                 with out.block("if keep is not None:"):
-                    out.listed("(", [*features.kept, ""] if len(features.kept) == 1 else features.kept, ") = keep")
+                    out.listed(
+                        "(", [*features.kept, ""] if len(features.kept) == 1 else features.kept, ") = keep"
+                    )
             for variable, text in after_kept.items():
                 out.line(f"{variable} = {text}")
             out.insert(self._parse)
@@ -268,11 +274,14 @@ class StageWriter:
         return [name for name in self.symbols.state if name in used and name not in given]
 
     def _after_ingress(self) -> SourceWriter:
-        """Return the code that decides where the packet goes (BMv2's order: clone, resubmit, multicast, unicast)."""
+        """Return what decides where the packet goes, in BMv2's order: clone, resubmit, multicast, unicast."""
         out = SourceWriter(BODY)
         if self.features.clones_ingress:
             out.comment("clone, ingress to egress")
-            self._clone(out, lambda: self.features.by_list(out, "clone_list", lambda kept: self._clone_call(out, kept)))
+            self._clone(
+                out,
+                lambda: self.features.by_list(out, "clone_list", lambda kept: self._clone_call(out, kept)),
+            )
         if self.features.resubmits:
             with out.block("if resubmit_id:"):
                 self._go_again(out, "frame", RESUBMITTED, "resubmit_id")
@@ -333,7 +342,10 @@ class StageWriter:
             values |= dict(zip(self._kept_in_egress, names, strict=True))
             values |= {"truncate_to": "truncate_to", "recirculate_id": "0"}
             values |= self._target_values(
-                {"standard_metadata.instance_type": str(INGRESS_CLONE), "intrinsic_metadata.egress_rid": "rid"}
+                {
+                    "standard_metadata.instance_type": str(INGRESS_CLONE),
+                    "intrinsic_metadata.egress_rid": "rid",
+                }
             )
             out.line(f"truncate_to = session.truncate_bytes or {NO_LIMIT}")
             with out.block("for copy_port, rid in session.replicas:"):

@@ -24,10 +24,42 @@ TARGET_VARIABLES = (
 
 _RESERVED = (
     *TARGET_VARIABLES,
-    *("rt", "frame", "port", "instance_type", "keep", "digests", "offset", "size", "parser_error", "checksum"),
-    *("clone_session", "clone_list", "digest_id", "resubmit_id", "exiting", "entry", "action", "hit", "state"),
+    *(
+        "rt",
+        "frame",
+        "port",
+        "instance_type",
+        "keep",
+        "digests",
+        "offset",
+        "size",
+        "parser_error",
+        "checksum",
+    ),
+    *(
+        "clone_session",
+        "clone_list",
+        "digest_id",
+        "resubmit_id",
+        "exiting",
+        "entry",
+        "action",
+        "hit",
+        "state",
+    ),
     *("step", "index", "value", "limit", "bits", "octets", "session", "rid", "out", "clone", "acc", "total"),
-    *("egress", "ingress", "process", "clone_to_egress", "build", "work", "job", "passes", "from_bytes", "len"),
+    *(
+        "egress",
+        "ingress",
+        "process",
+        "clone_to_egress",
+        "build",
+        "work",
+        "job",
+        "passes",
+        "from_bytes",
+        "len",
+    ),
     *("Struct", "hashes", "min", "max", "int", "range"),
     *(f"key{number}" for number in range(64)),
 )
@@ -52,6 +84,7 @@ class Symbols:
     """
 
     def __init__(self, program: Program, constants: Constants) -> None:
+        """Analyse the program and name its variables."""
         self.program = program
         self.usage: Usage = analyse(program)
         self.constants = constants
@@ -143,7 +176,7 @@ class Symbols:
         return 'b""' if variable in self._varbits else "0"
 
     def target(self, name: str) -> str | None:
-        """Return the variable of a field that the target knows by name, or None if the program has no use for it."""
+        """Return the variable of a field that the target knows by name, None if it is not used."""
         ref = self.program.target_field(name)
         return None if ref is None else self._fields.get(ref)
 

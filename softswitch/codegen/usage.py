@@ -1,4 +1,4 @@
-"""Which fields a program reads and writes: only those become local variables, the rest stays inside opaque words."""
+"""Which fields a program reads and writes: only those become variables, the rest stays in opaque words."""
 
 from __future__ import annotations
 
@@ -122,7 +122,8 @@ class _Analysis:
     def _header_names(self, arg: HeaderArg) -> tuple[str, ...]:
         if arg.name is not None:
             return (arg.name,)
-        assert arg.stack is not None and arg.index is not None
+        assert arg.stack is not None
+        assert arg.index is not None
         self._reads([arg.index])
         return self.program.stacks[arg.stack].headers
 
@@ -152,7 +153,7 @@ class _Analysis:
         self.usage.primitives.add(primitive.op)
         for position, arg in enumerate(primitive.args):
             if isinstance(arg, NamedArg):
-                self._named(primitive, arg)
+                self._named(arg)
             elif isinstance(arg, HeaderArg):
                 self._header(primitive, position, arg)
             elif position == 0 and primitive.op in _TARGET_ARGUMENT:
@@ -160,7 +161,7 @@ class _Analysis:
             else:
                 self._reads([arg])
 
-    def _named(self, primitive: Primitive, arg: NamedArg) -> None:
+    def _named(self, arg: NamedArg) -> None:
         if arg.kind == "calculation":
             self._calculation(self.program.calculations[arg.name])
         elif arg.kind == "stack":

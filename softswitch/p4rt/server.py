@@ -23,20 +23,18 @@ class ServerHandle:
     """A running server.
 
     Attributes:
-        host: host part of the address that was asked for.
-        port: TCP port that it listens on.
+        address: `host:port` (with the bound port) or `unix:/path`, for clients.
+        port: TCP port that it listens on, None for a Unix socket.
     """
 
-    def __init__(self, server: grpc.Server, pool: ThreadPoolExecutor, host: str, port: int) -> None:
+    def __init__(
+        self, server: grpc.Server, pool: ThreadPoolExecutor, address: str, port: int | None
+    ) -> None:
+        """Take over a started server with the threads that serve it."""
         self._server = server
         self._pool = pool
-        self.host = host
+        self.address = address
         self.port = port
-
-    @property
-    def address(self) -> str:
-        """`host:port` for clients."""
-        return f"{self.host}:{self.port}"
 
     def close(self, grace_s: float = 0.5) -> None:
         """Stop serving; RPCs in progress get `grace_s` seconds to end. Closing twice does nothing."""
@@ -59,7 +57,7 @@ def serve(
 
     Args:
         device: the device; a process may serve any number of them, each at its own address.
-        address: `host:port`; port 0 takes a free one.
+        address: `host:port`, where port 0 takes a free one, or `unix:/path`.
         credentials: TLS of the server, None for plain text.
 
     Returns:
@@ -92,7 +90,9 @@ def serve(
         pool.shutdown(wait=False)
         raise _cannot_bind(address)
     server.start()
-    return ServerHandle(server, pool, address.rpartition(":")[0], port)
+    if address.startswith("unix:"):
+        return ServerHandle(server, pool, address, None)
+    return ServerHandle(server, pool, f"{address.rpartition(':')[0]}:{port}", port)
 
 
 def _cannot_bind(address: str) -> P4RuntimeError:

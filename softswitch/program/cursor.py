@@ -16,6 +16,7 @@ class Cursor:
     """
 
     def __init__(self, value: object, path: str = "", parent: Cursor | None = None) -> None:
+        """Stand at `value`, which `path` leads to from the top of the JSON."""
         self._value = value
         self._path = path
         self._parent = parent
@@ -23,6 +24,7 @@ class Cursor:
     # -- access ----------------------------------------------------------------------------------------------
 
     def __getitem__(self, key: str | int) -> Cursor:
+        """Go to a member of an object or an element of a list."""
         if isinstance(key, str):
             if not isinstance(self._value, dict) or key not in self._value:
                 raise self.malformed(f"there is no {key!r}")
@@ -38,11 +40,13 @@ class Cursor:
         return None
 
     def __iter__(self) -> Iterator[Cursor]:
+        """Go through the elements of a list."""
         if not isinstance(self._value, list):
             raise self.malformed("a list was expected")
         return iter([self[index] for index in range(len(self._value))])
 
     def __len__(self) -> int:
+        """Return the number of elements or members."""
         if not isinstance(self._value, list | dict):
             raise self.malformed("a list or an object was expected")
         return len(self._value)

@@ -1,7 +1,7 @@
 """Expressions of a compiled program, as typed trees.
 
-Arithmetic is on unbounded integers, as in the BMv2 JSON: p4c writes every wrap-around as an explicit mask, and a value
-is cut to a field's width when it is stored.
+Arithmetic is on unbounded integers, as in the BMv2 JSON: p4c writes every wrap-around as an explicit mask,
+and a value is cut to a field's width when it is stored.
 """
 
 from __future__ import annotations
@@ -88,7 +88,9 @@ class Op:
     args: tuple[Expr, ...]
 
 
-Expr = Const | BoolConst | FieldRef | ValidRef | ParamRef | Lookahead | StackLast | StackField | StackCount | Op
+Expr = (
+    Const | BoolConst | FieldRef | ValidRef | ParamRef | Lookahead | StackLast | StackField | StackCount | Op
+)
 
 BOOL_OPS = frozenset({"==", "!=", "<", "<=", ">", ">=", "and", "or", "not", "d2b"})
 """Operators whose result is a boolean."""

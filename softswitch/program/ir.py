@@ -18,6 +18,7 @@ class Source:
     fragment: str
 
     def __str__(self) -> str:
+        """Return `file:line`."""
         return f"{self.file}:{self.line}"
 
 
@@ -76,7 +77,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class HeaderArg:
-    """A header passed to a primitive: `name`, or element `index` of `stack` where that is known at run time only."""
+    """A header passed to a primitive: `name`, or element `index` of `stack` if only run time tells which."""
 
     name: str | None
     stack: str | None = None
@@ -235,7 +236,7 @@ class Pipeline:
 
 @dataclass(frozen=True)
 class CalcInput:
-    """One input of a calculation: a field or constant (with width), a whole header, or the payload (both None)."""
+    """One input of a calculation: a field or constant, a whole header, or (both None) the payload."""
 
     expr: Expr | None
     header: str | None
@@ -326,7 +327,7 @@ class Program:
         return self.headers[ref.header].type.field(ref.field)
 
     def target_field(self, name: str) -> FieldRef | None:
-        """Return the field that the target knows as `name` (such as intrinsic_metadata.mcast_grp), if it exists."""
+        """Return the field that the target knows as `name` (say, intrinsic_metadata.mcast_grp), if any."""
         if name in self.aliases:
             return self.aliases[name]
         header, field = name.split(".", 1)

@@ -54,7 +54,9 @@ def load_program(config: bytes | str | dict[str, object]) -> Program:
     try:
         parsed = json.loads(config)
     except ValueError as error:
-        raise UnsupportedProgram(f"not a JSON text: {error}", "top level", ErrorKind.INVALID_ARGUMENT) from None
+        raise UnsupportedProgram(
+            f"not a JSON text: {error}", "top level", ErrorKind.INVALID_ARGUMENT
+        ) from None
     return _Reader(Cursor(parsed)).read()
 
 
@@ -136,7 +138,9 @@ class _Reader:
             if len(item) > 3 and item[3].flag():
                 raise item.unsupported(f"the saturating field '{name}'")
             width = item[1].text_or_integer()
-            fields.append(Field(name, 0, False, True) if width == "*" else Field(name, int(width), signed, False))
+            fields.append(
+                Field(name, 0, False, True) if width == "*" else Field(name, int(width), signed, False)
+            )
         if node.get("length_exp") is not None:
             raise node.unsupported("a header whose length is an expression of its own fields (P4_14)")
         longest = node.get("max_length")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from softswitch.match import Exact, KeySpec, Lpm, MatchKey, MatchKind, Range, Ternary
+from softswitch.match import Exact, KeySpec, Lpm, MatchKey, MatchKind, Range, Ternary, prefix_mask
 from softswitch.program.cursor import Cursor
 from softswitch.program.expressions import Expr, FieldRef, ValidRef
 from softswitch.program.ir import Action, ConditionNode, ControlNode, Pipeline, TableKey, TableNode
@@ -16,6 +16,7 @@ class PipelineReader:
     """Reads one pipeline: its tables and conditions."""
 
     def __init__(self, scope: Scope, actions: Mapping[int, Action]) -> None:
+        """Read with the names in `scope` and the actions by id."""
         self._scope = scope
         self._actions = actions
 
@@ -158,7 +159,8 @@ class PipelineReader:
         if len(data) != len(action.params):
             raise node.malformed(f"action {action.name} takes {len(action.params)} arguments")
         args = tuple(
-            arg.hexadecimal() & ((1 << param.width) - 1) for arg, param in zip(data, action.params, strict=True)
+            arg.hexadecimal() & ((1 << param.width) - 1)
+            for arg, param in zip(data, action.params, strict=True)
         )
         return ActionCall(action.name, args)
 
@@ -189,7 +191,8 @@ class PipelineReader:
         if kind is MatchKind.EXACT:
             key = Exact(node["key"].hexadecimal())
         elif kind is MatchKind.LPM:
-            key = Lpm(node["key"].hexadecimal(), node["prefix_length"].integer())
+            length = node["prefix_length"].integer()
+            key = Lpm(node["key"].hexadecimal() & prefix_mask(length, spec.width), length)
         elif kind is MatchKind.TERNARY:
             mask = node["mask"].hexadecimal()
             key = Ternary(node["key"].hexadecimal() & mask, mask)

@@ -21,6 +21,7 @@ class ParserReader:
     """Reads one parser's states."""
 
     def __init__(self, scope: Scope) -> None:
+        """Read with the names in `scope`."""
         self._scope = scope
 
     def read(self, node: Cursor) -> tuple[dict[str, ParseState], str | None]:
@@ -126,4 +127,6 @@ class ParserReader:
 
     def _check_varbit(self, node: Cursor, header_type: HeaderType, variable: bool) -> None:
         if variable != (header_type.varbit is not None):
-            raise node.malformed("'extract_VL' goes with headers that have a varbit field, and only with them")
+            raise node.malformed(
+                "'extract_VL' goes with headers that have a varbit field, and only with them"
+            )

@@ -10,7 +10,8 @@ import torch
 from jobspec.dtypes import DType
 from jobspec.layout import Bucket, Layout, ParamSpec, Slot
 from jobspec.model import Job
-from jobspec.ring import chunk_range
+from jobspec.ring import Phase, chunk_range
+from jobspec.schedule import step_plan
 from nccl_emu.ring_runner import RingPlace, RingRunner
 from nccl_emu.tensors import TORCH_DTYPES
 
@@ -98,7 +99,9 @@ class Pipes:
         assert all(runner.done for runner in self.runners)
 
 
-def make_job(ranks: int, channels: int = 1, mtu: int = 1500, frame_payload: int = 4096, **fields: object) -> Job:
+def make_job(
+    ranks: int, channels: int = 1, mtu: int = 1500, frame_payload: int = 4096, **fields: object
+) -> Job:
     hosts = [
         {"name": f"r{i}", "port": i + 1, "mac": f"02:00:00:00:01:{i:02x}", "ip": f"10.0.0.{10 + i}"}
         for i in range(ranks)
@@ -118,3 +121,9 @@ def make_job(ranks: int, channels: int = 1, mtu: int = 1500, frame_payload: int 
             **fields,
         }
     )
+
+
+def hop_frames(job: Job, layout: Layout, hop: int) -> int:
+    """Count the frames of one all-gather hop of a step, over all flows."""
+    plans = [step_plan(flow.shape, layout) for flow in job.flows]
+    return sum(len(plan.frames_of(b.index, Phase.ALL_GATHER, hop)) for plan in plans for b in layout.buckets)

@@ -8,7 +8,7 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from nccl_emu.packets import FrameTemplate, PacketError, parse_frame
+from jobspec.packets import FrameTemplate, PacketError, parse_frame
 from nccl_emu.tcp import Segment, TcpEndpoint, TcpFlags, TcpState
 
 
@@ -147,11 +147,11 @@ def assert_tags(side: Side, written: list[tuple[bytes, int]]) -> None:
     for _, segment in side.sent:
         flags = segment.flags
         if TcpFlags.RST in flags:
-            assert segment.dscp == 0 and not segment.payload
+            assert (segment.dscp, segment.payload) == (0, b"")
             continue
         position = (segment.seq - isn) % (1 << 32)
         if TcpFlags.SYN in flags:
-            assert position == 0 and not segment.payload
+            assert (position, segment.payload) == (0, b"")
             assert segment.dscp == (0 if TcpFlags.ACK in flags else config.syn_dscp)
             continue
         assert TcpFlags.ACK in flags

@@ -8,6 +8,7 @@ from typing import Any
 
 import finsy
 import pytest
+from finsy.p4entity import P4Replica
 
 from softswitch.p4rt import Device, serve
 from tests.softswitch.p4rt_client import CPU_PORT, PROGRAMS, TIMEOUT_S, ether, mac
@@ -67,22 +68,24 @@ def test_finsy_programs_every_kind_of_entity_and_reads_it_back() -> None:
                 priority=10,
             ),
         ]
-        groups = [finsy.P4MulticastGroupEntry(7, replicas=[(1, 0), (2, 4)])]
-        sessions = [finsy.P4CloneSessionEntry(3, replicas=[1])]
+        groups = [finsy.P4MulticastGroupEntry(7, replicas=(1, P4Replica(port=2, instance=4)))]
+        sessions = [finsy.P4CloneSessionEntry(3, replicas=(1,))]
         digests = [finsy.P4DigestEntry("learn_t", max_list_size=1)]
         await sw.insert([*written, *groups, *sessions, *digests])
         found = [entry async for entry in sw.read(finsy.P4TableEntry())]
-        assert [entry for entry in found if entry.table_id != "SampleIngress.kind"] == written
+        assert [entry for entry in found if entry.table_id != "kind"] == written
         assert [entry async for entry in sw.read(finsy.P4MulticastGroupEntry())] == groups
         assert [entry async for entry in sw.read(finsy.P4CloneSessionEntry())] == sessions
         assert [entry async for entry in sw.read(finsy.P4DigestEntry())] == digests
         frame = ether(mac(1), mac(9))
         assert device.inject(4, frame, 0) == [(2, frame)]
-        counters = [entry async for entry in sw.read(finsy.P4DirectCounterEntry("dmac"))]
+        counters = [entry async for entry in sw.read(finsy.P4DirectCounterEntry("dmac_counter"))]
         assert [(entry.packet_count, entry.byte_count) for entry in counters] == [(1, len(frame)), (0, 0)]
+        await sw.delete([*groups, *sessions])
         await sw.delete_all()
-        assert [e async for e in sw.read(finsy.P4TableEntry()) if e.table_id != "SampleIngress.kind"] == []
+        assert [e async for e in sw.read(finsy.P4TableEntry()) if e.table_id != "kind"] == []
         assert [entry async for entry in sw.read(finsy.P4MulticastGroupEntry())] == []
+        assert [entry async for entry in sw.read(finsy.P4DigestEntry())] == []
 
     run_with_finsy(device, ready)
 

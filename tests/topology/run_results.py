@@ -24,13 +24,17 @@ def job(ranks: int = 4, shadows: int = 1, **workload: Any) -> Job:
     data = yaml.safe_load(EXAMPLE.read_text())
     data["switch"]["ports"] = ranks + shadows
     data["hosts"] = [
-        {"name": f"r{i}", "port": i + 1, "mac": f"02:00:00:00:01:{i:02x}", "ip": f"10.0.0.{10 + i}"} for i in range(ranks)
+        {"name": f"r{i}", "port": i + 1, "mac": f"02:00:00:00:01:{i:02x}", "ip": f"10.0.0.{10 + i}"}
+        for i in range(ranks)
     ]
     data["shadows"] = [
         {"name": f"sh{i}", "port": ranks + 1 + i, "mac": f"02:00:00:00:02:{i:02x}", "ip": f"10.0.1.{100 + i}",
          "rid": 1 + i} for i in range(shadows)
     ]  # fmt: skip
-    data["groups"][0] |= {"ring": [f"r{i}" for i in range(ranks)], "shadows": [f"sh{i}" for i in range(shadows)]}
+    data["groups"][0] |= {
+        "ring": [f"r{i}" for i in range(ranks)],
+        "shadows": [f"sh{i}" for i in range(shadows)],
+    }
     data["workload"] |= workload
     return parse_job(yaml.safe_dump(data)).job
 
@@ -77,7 +81,13 @@ def all_good(steps: int = 20, ranks: int = 4, **changes: Any) -> RunResult:
         restart=RestartResult(from_step=half, iterations=run[half:], identical=True),
         wall_seconds=41.27,
         accuracy=0.9716,
-        switch_counters={"replicated": 812, "untagged": 9120, "unknown_isn": 0, "late_connection": 3, "from_shadow": 0},
+        switch_counters={
+            "replicated": 812,
+            "untagged": 9120,
+            "unknown_isn": 0,
+            "late_connection": 3,
+            "from_shadow": 0,
+        },
     )
     return replace(result, **changes)
 
@@ -91,7 +101,9 @@ def lost_step() -> RunResult:
     """A replica of step 7 was dropped, a snapshot came at step 10."""
     detail = "flow 2 (r2 to r3), bytes 81320 to 82780"
     changed = {7: lost(iteration(7), GapReason.LOST_BYTES, detail)}
-    changed |= {s: lost(iteration(s), GapReason.RESYNC_PENDING, "waiting for a snapshot", True) for s in (8, 9)}
+    changed |= {
+        s: lost(iteration(s), GapReason.RESYNC_PENDING, "waiting for a snapshot", True) for s in (8, 9)
+    }
     return replace(
         with_steps(all_good(), changed),
         faults=("drop replica: flow 2, step 7",),
@@ -103,7 +115,9 @@ def mismatch() -> RunResult:
     """Step 5 was published with a wrong tensor, and the restart went wrong with it."""
     wrong = replace(iteration(5), matches=False, mismatch="exp_avg of layers.2.weight: element 17")
     result = with_steps(all_good(), {5: wrong})
-    return replace(result, restart=replace(result.restart, identical=False, difference="parameter layers.2.weight"))
+    return replace(
+        result, restart=replace(result.restart, identical=False, difference="parameter layers.2.weight")
+    )
 
 
 def no_restart() -> RunResult:

@@ -1,0 +1,62 @@
+"""Entry point of `checkmate`: mounts the subcommands and turns errors into messages and exit codes."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+
+import typer
+
+from checkmate import job_commands, switch_commands, testbed_commands
+
+app = typer.Typer(
+    name="checkmate",
+    help="Checkpoints of every training iteration, made from the gradients that are already on the wire.",
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    pretty_exceptions_enable=False,
+)
+app.add_typer(testbed_commands.app)
+app.add_typer(switch_commands.app)
+app.add_typer(job_commands.app)
+
+# Programs with a command line of their own: what follows the name is theirs, --help too.
+_OWN_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+
+@app.command(context_settings=_OWN_ARGUMENTS)
+def shadow(context: typer.Context) -> None:
+    """Run a shadow node: capture replicas, follow the training, publish recovery points."""
+    from shadow_rx.__main__ import main as run
+
+    raise typer.Exit(run(context.args))
+
+
+@app.command(context_settings=_OWN_ARGUMENTS)
+def rank(context: typer.Context) -> None:
+    """Run one emulated rank of a job."""
+    from nccl_emu.__main__ import main as run
+
+    raise typer.Exit(run(context.args))
+
+
+@app.command(context_settings=_OWN_ARGUMENTS)
+def softswitch(context: typer.Context) -> None:
+    """Run the embedded switch; takes the command line of simple_switch_grpc."""
+    from softswitch.main import main as run
+
+    raise typer.Exit(run(context.args))
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the program and exit with its status."""
+    run: Callable[..., None] = app
+    try:
+        run(args=list(arguments) if arguments is not None else None, prog_name="checkmate")
+    except KeyboardInterrupt:
+        print("interrupted", file=sys.stderr)
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,214 @@
+"""One rank as a process: the pure node and trainer on a real interface, with a real clock."""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import select
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jobspec.loader import load_job
+from jobspec.model import Group, Job
+from jobspec.recovery_point import read_recovery_point
+from nccl_emu.errors import LinkError, SideChannelError, TrainerError
+from nccl_emu.packet_socket import PacketSocket
+from nccl_emu.rank_node import RankNode
+from nccl_emu.record_sender import RecordSender
+from nccl_emu.reporter import Reporter
+from nccl_emu.restore import restore_trainer
+from nccl_emu.side_channel import GrpcSideChannel
+from nccl_emu.signals import StopSignals
+from nccl_emu.trainer import DataParallelTrainer
+
+_FLUSH_SECONDS = 5.0
+"""Time for the queued step records after an error: the shadow can then still publish the steps before it."""
+_POLL_SECONDS = 0.05
+"""Time between two questions whether the shadow knows the communicator."""
+
+
+@dataclass(frozen=True)
+class RankOptions:
+    """What a rank process is told."""
+
+    job: Path
+    """Job file."""
+    group: str
+    """DP group."""
+    rank: int
+    """Position in the group's ring."""
+    interface: str
+    """Network interface of the rank."""
+    side_channel: str
+    """Address of the shadow node: ``host:port`` or ``unix:/path``."""
+    epoch: int
+    """Incarnation of the communicator, from 1."""
+    iterations: int
+    """Last step to train."""
+    seed: int
+    """Of weights, data order and dropout (where no recovery point brings its own), ports, sequence numbers."""
+    resume_from: Path | None
+    """Published recovery point to continue from, None for a new start."""
+    out: Path
+    """Directory for results."""
+    timeout: float
+    """Seconds without any progress after which the rank gives up."""
+
+
+class RankDriver:
+    """Trains one rank to its last step."""
+
+    def __init__(self, options: RankOptions, reporter: Reporter, signals: StopSignals) -> None:
+        """Read the job, build or restore the trainer, open the interface.
+
+        Args:
+            options: what to do.
+            reporter: takes progress.
+            signals: tells when to stop.
+
+        Raises:
+            JobError, RecoveryPointError, EmulatorError: something is not usable; the message says what.
+        """
+        self.options = options
+        self.job = load_job(options.job)
+        self.group = _group(self.job, options.group)
+        self.trainer = self._trainer()
+        if self.trainer.step >= options.iterations:
+            message = f"{options.iterations}, but step {self.trainer.step} is trained already"
+            raise TrainerError("iterations", message)
+        self._reporter = reporter
+        self._signals = signals
+        self._node = RankNode(self.job, self.group, options.rank)
+        self._shadow = GrpcSideChannel(options.side_channel, options.timeout)
+        self._socket = PacketSocket(options.interface)
+
+    def run(self) -> None:
+        """Connect, train every step, and close in good order.
+
+        Raises:
+            EmulatorError: a peer or the shadow failed, or nothing moved for too long.
+            Stopped: a signal came.
+        """
+        sender = RecordSender(self._shadow, self._reporter.record_lost)
+        try:
+            self._join()
+            for step in range(self.trainer.step + 1, self.options.iterations + 1):
+                self._train(step, sender)
+            self._node.close(time.monotonic())
+            self._run_until(lambda: self._node.closed)
+            if not sender.finish(self.options.timeout):
+                message = f"step records still wait after {self.options.timeout} s"
+                raise SideChannelError("RecordStep", "DEADLINE_EXCEEDED", message, self.options.side_channel)
+        except BaseException:
+            # As a kernel does for a process that dies: the peers need not wait for their timeouts.
+            self._node.abort(time.monotonic())
+            self._socket.send(self._node.take_frames())
+            sender.finish(min(_FLUSH_SECONDS, self.options.timeout))
+            raise
+        finally:
+            self._socket.close()
+            self._shadow.close()
+        self._reporter.done(self.trainer.step, self.trainer.accuracy())
+
+    def _trainer(self) -> DataParallelTrainer:
+        options = self.options
+        if options.resume_from is None:
+            return DataParallelTrainer(self.job, self.group, options.rank, options.seed)
+        return restore_trainer(read_recovery_point(options.resume_from), self.job, self.group, options.rank)
+
+    def _join(self) -> None:
+        """Make the shadow ready for this communicator, then the connections."""
+        options, group = self.options, self.group.name
+        first_step = self.trainer.step + 1
+        if options.rank == 0:
+            if self._shadow.attach(self.trainer.attach_request(options.epoch)).need_state:
+                self._shadow.upload_state(group, options.epoch, self.trainer.state_safetensors())
+        else:
+            self._await_epoch()
+        rng = random.Random(f"{options.seed}/{options.epoch}/{options.rank}")
+        self._node.connect(options.epoch, first_step, self.trainer.layout, time.monotonic(), rng)
+        for flow_id, source_port in self._node.flows_to_open():
+            self._shadow.open_flow(group, options.epoch, flow_id, source_port)
+        self._node.open(time.monotonic())
+        self._run_until(lambda: self._node.connected)
+        self._reporter.ready(first_step)
+
+    def _await_epoch(self) -> None:
+        """Wait until rank 0 has announced this epoch to the shadow."""
+        deadline = time.monotonic() + self.options.timeout
+        while (epoch := self._shadow.status(self.group.name).epoch) < self.options.epoch:
+            if time.monotonic() > deadline:
+                message = (
+                    f"the shadow knows epoch {epoch}, waiting for rank 0 to announce {self.options.epoch}"
+                )
+                raise LinkError("timeout", message)
+            self._signals.wait(_POLL_SECONDS)
+        if epoch > self.options.epoch:
+            message = f"the shadow knows epoch {epoch} already, epoch {self.options.epoch} is over"
+            raise LinkError("epoch", message)
+
+    def _train(self, step: int, sender: RecordSender) -> None:
+        trainer, node = self.trainer, self._node
+        before = node.stats.sent_payload_bytes, node.stats.retransmits
+        loss = trainer.compute(step)
+        node.start_all_reduce(step, trainer.buckets, time.monotonic())
+        self._run_until(lambda: node.done)
+        trainer.apply(step)
+        sender.send(trainer.step_record(step, self.options.epoch))
+        state = trainer.state_safetensors()
+        runner = node.runner
+        assert runner is not None
+        result: dict[str, Any] = {
+            "step": step,
+            "epoch": self.options.epoch,
+            "loss": loss,
+            "lr": trainer.rate,
+            "stream_bytes": runner.stream_bytes,
+            "tagged_bytes": runner.tagged_bytes,
+            "sent_payload_bytes": node.stats.sent_payload_bytes - before[0],
+            "retransmits": node.stats.retransmits - before[1],
+            "state_sha256": hashlib.sha256(state).hexdigest(),
+        }
+        self._reporter.step(result, state if self.options.rank == 0 else None)
+
+    def _run_until(self, condition: Callable[[], bool]) -> None:
+        """Move frames and time until the condition holds."""
+        node, wire = self._node, self._socket
+        progress, patience_ends = node.progress, time.monotonic() + self.options.timeout
+        wire.send(node.take_frames())
+        while not condition():
+            self._signals.check()
+            if node.error is not None:
+                raise node.error
+            now = time.monotonic()
+            if node.progress != progress:
+                progress, patience_ends = node.progress, now + self.options.timeout
+            if now >= patience_ends:
+                message = f"nothing moved for {self.options.timeout} s; waiting for {node.waits_for()}"
+                raise LinkError("timeout", message)
+            timer = node.next_timer()
+            if timer is not None and timer <= now:
+                node.on_timer(now)
+            else:
+                wait = min(timer or patience_ends, patience_ends) - now
+                self._wait(wait)
+                for frame in wire.receive():
+                    node.on_frame(frame, time.monotonic())
+            wire.send(node.take_frames())
+
+    def _wait(self, seconds: float) -> None:
+        readers = [self._socket.fileno(), self._signals.fileno()]
+        writers = [self._socket.fileno()] if self._socket.waiting else []
+        select.select(readers, writers, [], seconds)
+
+
+def _group(job: Job, name: str) -> Group:
+    for group in job.groups:
+        if group.name == name:
+            return group
+    raise TrainerError(
+        "group", f"no group is called {name!r}; known: {', '.join(g.name for g in job.groups)}"
+    )

@@ -1,0 +1,105 @@
+"""Raw frames of one network interface, through scapy's layer-2 socket."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+import scapy.arch  # noqa: F401 - sets conf.L2socket for this platform
+from scapy.config import conf
+
+from nccl_emu.errors import LinkError
+
+BUFFER_BYTES = 32 << 20
+"""Kernel buffer for each direction: the usual 212 kB lose what arrives while a step is computed."""
+_SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33  # socket(7); Python has no names for them
+_BURST = 256
+
+
+class PacketSocket:
+    """Non-blocking; frames that do not fit into the kernel's buffer wait here."""
+
+    def __init__(self, interface: str) -> None:
+        """Open the interface in promiscuous mode (the rank's MAC address need not be the interface's).
+
+        Raises:
+            LinkError: no such interface, or no permission.
+        """
+        try:
+            self._socket: Any = conf.L2socket(iface=interface, promisc=True)
+        except (OSError, ValueError) as error:
+            message = f"interface {interface} cannot be opened for raw frames: {error}"
+            raise LinkError("interface", message) from error
+        self.interface = interface
+        self.lost_sends = 0
+        """Frames that the kernel had no room for; TCP sends their bytes again."""
+        self._waiting: deque[bytes] = deque()
+        self._enlarge(_SO_RCVBUFFORCE, socket.SO_RCVBUF)
+        self._enlarge(_SO_SNDBUFFORCE, socket.SO_SNDBUF)
+        self._socket.ins.setblocking(False)
+
+    def fileno(self) -> int:
+        """Return the descriptor, for ``select``."""
+        return int(self._socket.ins.fileno())
+
+    @property
+    def waiting(self) -> bool:
+        """Whether frames wait for the socket to become writable."""
+        return bool(self._waiting)
+
+    def receive(self) -> list[bytes]:
+        """Return the frames that have arrived, at most a burst; none where none have.
+
+        Raises:
+            LinkError: the interface is gone or down.
+        """
+        frames: list[bytes] = []
+        try:
+            while len(frames) < _BURST:
+                _, frame, _ = self._socket.recv_raw()
+                if frame is not None:
+                    frames.append(frame)
+        except BlockingIOError:
+            pass
+        except OSError as error:
+            raise self._failed("receive", error) from error
+        return frames
+
+    def send(self, frames: Iterable[bytes]) -> None:
+        """Send frames, or keep them until `flush` where the kernel's buffer is full.
+
+        Raises:
+            LinkError: the interface is gone or down, or a frame is larger than its MTU.
+        """
+        self._waiting.extend(frames)
+        self.flush()
+
+    def flush(self) -> None:
+        """Send the frames that wait; see `send`."""
+        while self._waiting:
+            try:
+                self._socket.outs.send(self._waiting[0])
+            except BlockingIOError:
+                return
+            except OSError as error:
+                if error.errno != errno.ENOBUFS:
+                    raise self._failed("send", error) from error
+                self.lost_sends += 1
+            self._waiting.popleft()
+
+    def close(self) -> None:
+        """Close the socket."""
+        self._socket.close()
+
+    def _enlarge(self, forced: int, ordinary: int) -> None:
+        try:
+            self._socket.ins.setsockopt(socket.SOL_SOCKET, forced, BUFFER_BYTES)
+        except OSError:  # without CAP_NET_ADMIN the system's limit holds
+            self._socket.ins.setsockopt(socket.SOL_SOCKET, ordinary, BUFFER_BYTES)
+
+    def _failed(self, what: str, error: OSError) -> LinkError:
+        hint = ": a frame is larger than the MTU, raise it" if error.errno == errno.EMSGSIZE else ""
+        return LinkError("interface", f"interface {self.interface} does not {what}: {error}{hint}")

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from shadow_rx.coverage import Coverage
+
+ranges = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=12)
+
+
+def _build(added: list[tuple[int, int]]) -> tuple[Coverage, set[int]]:
+    coverage, model = Coverage(), set[int]()
+    for start, end in added:
+        coverage.add(start, end)
+        model |= set(range(start, end))
+    return coverage, model
+
+
+@given(ranges, st.integers(0, 40), st.integers(0, 40))
+def test_equals_a_set_of_integers(added: list[tuple[int, int]], start: int, end: int) -> None:
+    coverage, model = _build(added)
+    assert len(coverage) == len(model)
+    assert {n for n in range(45) if n in coverage} == model
+    assert coverage.last() == max(model, default=None)
+    holes = coverage.missing(start, end)
+    assert {n for low, high in holes for n in range(low, high)} == set(range(start, end)) - model
+    assert all(low < high for low, high in holes)
+    assert all(a[1] < b[0] for a, b in zip(holes, holes[1:], strict=False)), "holes are maximal"
+    assert coverage.is_exactly(3, 30) == (model == set(range(3, 30)))
+
+
+@given(ranges, st.integers(0, 40))
+def test_removing_the_upper_part(added: list[tuple[int, int]], start: int) -> None:
+    coverage, model = _build(added)
+    coverage.remove_from(start)
+    assert {n for n in range(45) if n in coverage} == {n for n in model if n < start}
+    coverage.add(50, 51)
+    assert coverage.last() == 50
+    assert len(coverage) == len({n for n in model if n < start}) + 1
+
+
+def test_in_order_ranges_stay_one_interval() -> None:
+    coverage = Coverage()
+    for start in range(0, 1000, 10):
+        coverage.add(start, start + 10)
+    assert coverage.is_exactly(0, 1000)
+    coverage.clear()
+    assert coverage.missing(5, 7) == [(5, 7)]

@@ -1,0 +1,154 @@
+"""A small job in the simulation, with everything that a test wants to compare."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from controlplane.desired import desired_state
+from controlplane.target import Target
+from jobspec.loader import load_job
+from jobspec.model import Job
+from jobspec.sidechannel.side_channel_pb2 import Status
+from nccl_emu.digits import Digits
+from nccl_emu.trainer import DataParallelTrainer
+from shadow_rx.core import ShadowCore
+from shadow_rx.node import ShadowNode
+from softswitch.p4rt.device import Device
+from softswitch.p4rt.server import serve
+from topology.compare import first_difference
+from topology.links import Link
+from topology.local_side_channel import LocalSideChannel
+from topology.ring_simulation import LinkPlan, RingSimulation, ShadowHost
+from topology.simulation import Simulation, Tap
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"
+
+
+def small_job(ranks: int = 3, *, hidden: tuple[int, ...] = (8,), mtu: int = 1500, channels: int = 1, **changes: object) -> Job:
+    """Return the example job made small: `ranks` ranks, few parameters, odd bucket sizes."""
+    job = load_job(EXAMPLE)
+    group = job.groups[0].model_copy(
+        update={"ring": [host.name for host in job.hosts[:ranks]], "channels": channels}
+    )
+    workload = job.workload.model_copy(
+        update={"hidden": list(hidden), "batch_size": 8 * ranks, "bucket_bytes": 1200, "dropout": 0.1}
+    )
+    network = job.network.model_copy(update={"mtu": mtu})
+    return job.model_copy(update={"groups": [group], "workload": workload, "network": network, **changes})
+
+
+class InstalledSwitch:
+    """An embedded switch that a job was installed on through P4Runtime."""
+
+    def __init__(self, job: Job) -> None:
+        self.device = Device(job.switch.device_id)
+        self._server = serve(self.device)
+        with Target.connect(self._server.address, job.switch.device_id, election_id=1) as target:
+            target.install(desired_state([job]))
+
+    def forward(self, port: int, frame: bytes, now: float) -> list[tuple[int, bytes]]:
+        return self.device.inject(port, frame, int(now * 1e6))
+
+    def close(self) -> None:
+        self._server.close()
+
+
+@dataclass
+class World:
+    """The simulated network, its shadow, its ranks, and the trainer's state after every step."""
+
+    job: Job
+    seed: int = 0
+    links: LinkPlan = field(default_factory=LinkPlan)
+    tap: Tap | None = None
+
+    def __post_init__(self) -> None:
+        torch.set_num_threads(1)
+        self.group = self.job.groups[0]
+        self.switch = InstalledSwitch(self.job)
+        self.simulation = Simulation(self.switch.forward, self.tap)
+        spec = self.job.shadow(self.group.shadows[0])
+        self.shadow = ShadowNode(ShadowCore(self.job, spec.name), lambda: self.simulation.now)
+        self.simulation.attach(
+            spec.port,
+            ShadowHost(self.shadow),
+            Link(LinkPlan().uplink, random.Random(0)),
+            Link(self.links.replica, random.Random(f"replica/{self.seed}")),
+        )
+        self.shadow_port = spec.port
+        self.side_channel = LocalSideChannel(self.shadow)
+        self.ring = RingSimulation(self.job, self.group, self.simulation, self.side_channel, self.seed, self.links)
+        self.digits = Digits.load()
+        self.states: dict[int, dict[str, torch.Tensor]] = {}
+        self.published: dict[int, str | None] = {}
+        self.ranks_differ: str | None = None
+
+    def fresh_trainers(self) -> list[DataParallelTrainer]:
+        return [
+            DataParallelTrainer(self.job, self.group, rank, self.seed, self.digits)
+            for rank in range(len(self.group.ring))
+        ]
+
+    def train(self, last: int) -> None:
+        """Train up to step `last`, and compare what the shadow has published after each step."""
+        for step in range(self.ring.trainers[0].step + 1, last + 1):
+            self.ring.compute(step)
+            self.ring.finish(step)
+            self.note(step)
+
+    def note(self, step: int) -> None:
+        state = self.ring.trainers[0].state_tensors()
+        self.states[step] = state
+        for trainer in self.ring.trainers[1:]:
+            self.ranks_differ = self.ranks_differ or first_difference(state, trainer.state_tensors())
+        self.check_published()
+
+    def check_published(self) -> None:
+        """Compare the newest recovery point with the trainer's state of its step, bit for bit."""
+        newest = self.status().replica_step
+        if newest and newest in self.states:
+            point = self.side_channel.recovery_point(self.group.name, newest)
+            assert point.manifest.step == newest
+            self.published[newest] = first_difference(self.states[newest], point.tensors)
+
+    def status(self) -> Status:
+        return self.side_channel.status(self.group.name)
+
+    def close(self) -> None:
+        self.switch.close()
+
+
+def reference_states(job: Job, seed: int, steps: int) -> dict[int, dict[str, torch.Tensor]]:
+    """Return the state after each step of a run without a network: what training must give whatever the links do.
+
+    The sum is formed in the ring's order: chunk c begins at rank c and each next rank adds its own share to it.
+    """
+    from jobspec.ring import chunk_range
+
+    torch.set_num_threads(1)
+    group = job.groups[0]
+    ranks = len(group.ring)
+    digits = Digits.load()
+    trainers = [DataParallelTrainer(job, group, rank, seed, digits) for rank in range(ranks)]
+    states = {}
+    for step in range(1, steps + 1):
+        for trainer in trainers:
+            trainer.compute(step)
+        for index, bucket in enumerate(trainers[0].layout.buckets):
+            shares = [trainer.buckets[index].clone() for trainer in trainers]
+            for channel in range(group.channels):
+                for chunk in range(ranks):
+                    first, last = chunk_range(bucket.elements, group.channels, channel, ranks, chunk)
+                    total = shares[chunk][first:last].clone()
+                    for offset in range(1, ranks):
+                        total = shares[(chunk + offset) % ranks][first:last] + total
+                    for trainer in trainers:
+                        trainer.buckets[index][first:last] = total
+        for trainer in trainers:
+            trainer.apply(step)
+        states[step] = trainers[0].state_tensors()
+    return states

@@ -1,0 +1,106 @@
+"""Faults that a run is asked for: one replica of a step is damaged on its way from the switch to the shadow."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Self
+
+from jobspec.layout import Layout
+from jobspec.model import Job, ShadowNode
+from jobspec.packets import PacketError, parse_frame
+from jobspec.schedule import FlowSchedule
+from topology.links import Link
+
+_ETHERNET_IPV4_TCP = 14 + 20 + 20
+
+
+class FaultKind(StrEnum):
+    """What happens to the replica."""
+
+    DROP = "drop-replica"
+    """It is lost."""
+    FLIP = "flip-replica-bit"
+    """One bit of its payload is flipped; its TCP checksum tells."""
+    FORGE = "forge-replica-bit"
+    """One bit of its payload is flipped and its TCP checksum made to fit; only the frame's CRC32C tells."""
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One fault."""
+
+    kind: FaultKind
+    """What happens."""
+    step: int
+    """Training step whose first replica (that carries payload) is hit."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Read ``KIND:STEP``.
+
+        Raises:
+            ValueError: another form; says what was expected.
+        """
+        kind, _, step = text.partition(":")
+        if kind not in set(FaultKind) or not step.isdigit() or int(step) < 1:
+            raise ValueError(f"{text!r} is no fault; expected one of {', '.join(f'{k}:STEP' for k in FaultKind)}")
+        return cls(FaultKind(kind), int(step))
+
+    def __str__(self) -> str:
+        """Return the form that `parse` reads."""
+        return f"{self.kind}:{self.step}"
+
+
+class FaultyLink(Link):
+    """The link to a shadow, with faults; each hits the first replica of its step, once."""
+
+    def __init__(
+        self, link: Link, job: Job, shadow: ShadowNode, layout: Layout, first_step: int, faults: Sequence[Fault], seed: int
+    ) -> None:
+        """Take over from `link` for a communicator that begins at `first_step` with `layout`."""
+        super().__init__(link.impairments, random.Random(f"faults/{seed}"))
+        self._shadow = shadow
+        self._pending = list(faults)
+        self._rng = random.Random(f"faults/{seed}")
+        self._schedules = {flow.id: FlowSchedule(flow.shape, [(1, layout)], first_step) for flow in job.flows}
+
+    def transmit(self, frame: bytes, now: float) -> list[tuple[float, bytes]]:
+        """As `Link.transmit`, with the faults that are due."""
+        step = self._step_of(frame)
+        for fault in self._pending:
+            if fault.step == step:
+                self._pending.remove(fault)
+                if fault.kind is FaultKind.DROP:
+                    return []
+                return super().transmit(self._damage(frame, fault.kind), now)
+        return super().transmit(frame, now)
+
+    def _step_of(self, frame: bytes) -> int | None:
+        try:
+            parsed = parse_frame(frame)
+        except PacketError:
+            return None
+        if parsed is None or parsed.dst_ip != str(self._shadow.ip) or not parsed.segment.payload:
+            return None
+        schedule = self._schedules.get(parsed.segment.dst_port - self._shadow.base_port)
+        if schedule is None:
+            return None
+        position = parsed.segment.seq - 1
+        return next(schedule.locate(position, position + 1)).step
+
+    def _damage(self, frame: bytes, kind: FaultKind) -> bytes:
+        damaged = bytearray(frame)
+        index = self._rng.randrange(_ETHERNET_IPV4_TCP, len(frame))
+        mask = 1 << self._rng.randrange(8)
+        before = damaged[index]
+        damaged[index] ^= mask
+        if kind is FaultKind.FORGE:
+            # RFC 1624: the checksum moves by the difference of the changed 16-bit word.
+            weight = 1 if (index - _ETHERNET_IPV4_TCP) % 2 else 256
+            old = int.from_bytes(damaged[14 + 20 + 16 : 14 + 20 + 18], "big")
+            new = (old + (before - damaged[index]) * weight) % 0xFFFF
+            damaged[14 + 20 + 16 : 14 + 20 + 18] = new.to_bytes(2, "big")
+        return bytes(damaged)

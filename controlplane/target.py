@@ -235,10 +235,9 @@ class Target:
     def _check(self, plan: Plan, names: Names) -> None:
         # A switch may take an update and not do it: what counts is what it holds.
         actual = self._read()
-        for update in plan.updates:
-            held = actual.by_key.get(update.entity.key)
-            last = next(u for u in reversed(plan.updates) if u.entity.key == update.entity.key)
-            if last is update and held != update.result:
+        final = {update.entity.key: update for update in plan.updates}
+        for key, update in final.items():
+            if actual.by_key.get(key) != update.result:
                 raise ControlPlaneError(
                     ErrorKind.STATE_DIFFERS,
                     self.address,

@@ -49,7 +49,7 @@ class RankOptions:
     iterations: int
     """Last step to train."""
     seed: int
-    """Of weights, data order and dropout (where no recovery point brings its own), ports, sequence numbers."""
+    """Of weights, data order and dropout (a recovery point brings its own), ports, sequence numbers."""
     resume_from: Path | None
     """Published recovery point to continue from, None for a new start."""
     out: Path

@@ -23,6 +23,7 @@ from jobspec.errors import JobError
 from jobspec.loader import load_job
 from shadow_rx.core import ShadowCore
 from shadow_rx.errors import ShadowError
+from shadow_rx.event_log import EventLog
 from shadow_rx.live import LiveCapture
 from shadow_rx.node import ShadowNode
 from shadow_rx.options import ShadowOptions
@@ -41,6 +42,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--store", type=Path, help="directory for recovery points; without it they stay in memory"
     )
+    parser.add_argument("--events", type=Path, help="append one JSON line for every step gained or lost")
     parser.add_argument("--keep", type=int, help="newest recovery points to keep on storage (default: all)")
     parser.add_argument("--queue", type=int, default=4, help="recovery points that may wait for storage")
     parser.add_argument("--hold", type=int, default=defaults.hold, help="recovery points kept in memory")
@@ -67,7 +69,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         publisher = None
         if arguments.store is not None:
             publisher = BackgroundPublisher(RecoveryStore(arguments.store, arguments.keep), arguments.queue)
-        node = ShadowNode(core, time.monotonic, publisher)
+        events = EventLog(arguments.events) if arguments.events is not None else None
+        node = ShadowNode(core, time.monotonic, publisher, events)
         capture = LiveCapture(node, arguments.iface)
         server = serve(node, arguments.listen)
     except (JobError, ShadowError, ValueError, OSError) as error:
@@ -87,6 +90,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     capture.stop()
     server.stop()
     node.close()
+    if events is not None:
+        events.close()
     statuses = {group: MessageToDict(status_message(node.status(group))) for group in core.groups}
     _tell(event="final", shadow=core.shadow, capture_error=capture.error, groups=statuses)
     return 0

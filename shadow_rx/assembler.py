@@ -157,6 +157,11 @@ class Assembler:
         steps = range(self.next_step, self.next_step + self.window)
         return max((step for step in steps if self.slot(step).touched), default=self.next_step - 1)
 
+    @property
+    def newest_seen(self) -> int:
+        """Newest step of which a byte has arrived, kept or not."""
+        return max(self.newest_touched, self.overrun[1] if self.overrun else 0)
+
     def place(self, replica: Replica, now: float) -> bool:
         """Copy the payload where it belongs; tell whether a step became complete or bytes overran.
 

@@ -23,14 +23,9 @@ def diagnose(assembler: Assembler, book: RecordBook, step: int) -> Gap | None:
         book: records of the epoch.
         step: a step from `assembler.next_step` on.
     """
-    version = assembler.plan.layout.version
-    strange = sorted({record.layout_version for record in book.get(step)} - {version})
-    if strange:
-        return Gap(
-            step,
-            GapReason.UNKNOWN_LAYOUT,
-            f"uses layout version {strange[0]}, this shadow was told {version}",
-        )
+    gap = unknown_layout(assembler, book, step)
+    if gap is not None:
+        return gap
     if step < assembler.next_step + assembler.window:
         gap = _bytes(assembler, step)
         if gap is not None:
@@ -45,6 +40,16 @@ def diagnose(assembler: Assembler, book: RecordBook, step: int) -> Gap | None:
             )
         return Gap(step, GapReason.SIDE_CHANNEL_MISSING, f"no record of rank {_some(absent)}")
     return None
+
+
+def unknown_layout(assembler: Assembler, book: RecordBook, step: int) -> Gap | None:
+    """Return the gap of a step that a rank trained with another layout than this shadow was told."""
+    version = assembler.plan.layout.version
+    strange = sorted({record.layout_version for record in book.get(step)} - {version})
+    if not strange:
+        return None
+    detail = f"uses layout version {strange[0]}, this shadow was told {version}"
+    return Gap(step, GapReason.UNKNOWN_LAYOUT, detail)
 
 
 def disagreement(book: RecordBook, step: int) -> Gap | None:

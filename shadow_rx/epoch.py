@@ -8,7 +8,7 @@ from jobspec.layout import Layout
 from jobspec.reasons import GapReason
 from shadow_rx.assembler import Assembler
 from shadow_rx.description import OptimizerPlan
-from shadow_rx.diagnosis import diagnose, disagreement
+from shadow_rx.diagnosis import diagnose, disagreement, unknown_layout
 from shadow_rx.records import RecordBook
 from shadow_rx.status import Gap
 
@@ -43,12 +43,9 @@ class Epoch:
         """Return why the oldest step can never be applied, None while it still can."""
         step = self.assembler.next_step
         if not self.book.missing(step):
-            gap = disagreement(self.book, step)
-            if gap is not None:
-                return gap
-            gap = diagnose(self.assembler, self.book, step)
-            if gap is not None and gap.reason is GapReason.UNKNOWN_LAYOUT:
-                return gap
+            unusable = disagreement(self.book, step) or unknown_layout(self.assembler, self.book, step)
+            if unusable is not None:
+                return unusable
         return self._blocked(step)
 
     def _blocked(self, step: int) -> Gap | None:

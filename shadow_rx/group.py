@@ -256,7 +256,7 @@ class GroupReplica:
         self.history.replicated(report)
         current.assembler.release()
         current.book.release(step)
-        self._events.append(StepReplicated(snapshot))
+        self._events.append(StepReplicated(snapshot, report))
         return None
 
     def _lose(self, current: Epoch, gap: Gap) -> None:
@@ -280,9 +280,10 @@ class GroupReplica:
             return self.history.storage_gap(step)
         current = self._epoch
         if current is not None and step >= current.assembler.next_step:
-            if step > max(self._trained, current.assembler.newest_touched):
-                return Gap(step, GapReason.SIDE_CHANNEL_MISSING, "has not been announced by any rank")
-            return current.explain(step)
+            if step <= max(self._trained, current.assembler.newest_seen):
+                return current.explain(step)
+            unannounced = Gap(step, GapReason.SIDE_CHANNEL_MISSING, "has not been announced by any rank")
+            return self.history.loss(step) or unannounced
         loss = self.history.loss(step)
         return loss or Gap(
             step, GapReason.RESYNC_PENDING, "lies before the steps that this shadow was told of"

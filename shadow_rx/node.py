@@ -17,6 +17,8 @@ from shadow_rx.store import Point, StoreResult
 
 Clock = Callable[[], float]
 """Seconds of a clock that does not run backwards."""
+Observer = Callable[[Event], None]
+"""Takes events as they happen."""
 
 
 class ShadowNode:
@@ -25,8 +27,22 @@ class ShadowNode:
     Also the form to use in a single-threaded simulation, with a `DirectPublisher` and the simulation's clock.
     """
 
-    def __init__(self, core: ShadowCore, clock: Clock, publisher: Publisher | None = None) -> None:
-        """Drive `core`, and hand recovery points to `publisher` (None: they stay in memory only)."""
+    def __init__(
+        self,
+        core: ShadowCore,
+        clock: Clock,
+        publisher: Publisher | None = None,
+        observe: Observer | None = None,
+    ) -> None:
+        """Drive `core`.
+
+        Args:
+            core: the pure shadow node.
+            clock: time that the core is driven with.
+            publisher: takes recovery points; None: they stay in memory only.
+            observe: told of every event; called with the lock held, so it must be quick.
+        """
+        self._observe = observe
         self._core = core
         self._clock = clock
         self._publisher = publisher
@@ -134,6 +150,8 @@ class ShadowNode:
 
     def _handle(self, events: Sequence[Event]) -> None:
         for event in events:
+            if self._observe is not None:
+                self._observe(event)
             if not isinstance(event, StepReplicated):
                 continue
             snapshot = event.snapshot

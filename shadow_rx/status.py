@@ -72,6 +72,8 @@ class StepReplicated:
 
     snapshot: Snapshot
     """Its state."""
+    report: StepReport
+    """How it came about."""
 
 
 @dataclass(frozen=True)

@@ -51,6 +51,7 @@ class SwitchDriver:
         start_ns: int,
         pcap_dir: Path | None = None,
     ) -> None:
+        """Register the ports and open the captures; nothing is forwarded before `run`."""
         self._device = device
         self._ports = {port.number: port for port in ports}
         self._log = log

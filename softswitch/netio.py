@@ -1,7 +1,9 @@
 """A switch port on a network interface: whole Ethernet frames in and out of an AF_PACKET socket.
 
-Needs CAP_NET_RAW. See packet(7). The kernel's own doings are undone here, so that a frame is seen as it was on the
-wire: a VLAN tag that the kernel has moved out of the frame is put back, and frames that this host sent are ignored.
+Needs CAP_NET_RAW. See packet(7). The kernel's own doings are undone here, so that a frame is seen as it was
+on the
+wire: a VLAN tag that the kernel has moved out of the frame is put back, and frames that this host sent are
+    ignored.
 """
 
 from __future__ import annotations
@@ -71,6 +73,7 @@ class EthernetPort:
     """
 
     def __init__(self, number: int, interface: str) -> None:
+        """Open a socket on the interface."""
         self.number = number
         self.interface = interface
         self.stats = PortStats()
@@ -103,7 +106,8 @@ class EthernetPort:
         """Return up to `limit` frames that wait, without blocking.
 
         Raises:
-            OSError: the interface went down or away (ENETDOWN). Frames that came before have been returned by then,
+            OSError: the interface went down or away (ENETDOWN). Frames that came before have been returned by
+            then,
                 and the next call goes on normally.
         """
         if self._trouble is not None:

@@ -150,7 +150,13 @@ def _general_parser() -> argparse.ArgumentParser:
         metavar="PORT@IFACE",
         help="attach network interface IFACE as port PORT; repeatable",
     )
-    parser.add_argument("--device-id", type=_number(0, 2**64 - 1), default=0, help="device id (default 0)")
+    parser.add_argument(
+        "--device-id",
+        type=_number(0, 2**64 - 1),
+        default=0,
+        metavar="ID",
+        help="device id (default 0, as BMv2)",
+    )
     parser.add_argument("--no-p4", action="store_true", help="start without a program")
     parser.add_argument(
         "--pcap",
@@ -160,7 +166,13 @@ def _general_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--log-console", action="store_true", help="log to standard error")
     parser.add_argument("--log-file", type=Path, metavar="FILE", help="log to a file")
-    parser.add_argument("-L", "--log-level", choices=sorted(_LEVELS), help="least level that is logged")
+    parser.add_argument(
+        "-L",
+        "--log-level",
+        choices=list(_LEVELS),
+        metavar="LEVEL",
+        help=f"least level that is logged: {', '.join(_LEVELS)}",
+    )
     _add_ignored(parser, _IGNORED_GENERAL, _IGNORED_GENERAL_FLAGS)
     return parser
 
@@ -181,8 +193,12 @@ def _target_parser() -> argparse.ArgumentParser:
         help="address of the P4Runtime server (default 0.0.0.0:9559); port 0 takes a free one, and "
         "unix:/PATH is a socket in the file system, reachable from every network namespace",
     )
-    parser.add_argument("--cpu-port", type=_number(1, 511), help="port of packet-in and packet-out")
-    parser.add_argument("--drop-port", type=_number(0, 511), default=511, help="drop port (default 511)")
+    parser.add_argument(
+        "--cpu-port", type=_number(1, 511), metavar="PORT", help="port of packet-in and packet-out"
+    )
+    parser.add_argument(
+        "--drop-port", type=_number(0, 511), default=511, metavar="PORT", help="drop port (default 511)"
+    )
     parser.add_argument("--grpc-server-ssl", action="store_true", help="serve TLS")
     parser.add_argument("--grpc-server-cert", type=Path, metavar="PEM", help="certificate of the server")
     parser.add_argument("--grpc-server-key", type=Path, metavar="PEM", help="private key of the server")

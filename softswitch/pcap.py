@@ -27,6 +27,7 @@ class PcapWriter:
     """
 
     def __init__(self, path: Path) -> None:
+        """Create the file and write its header."""
         self.path = path
         self._file = path.open("wb", buffering=1 << 18)
         self._file.write(_FILE_HEADER.pack(_MAGIC_NANOSECONDS, 2, 4, 0, 0, _SNAPLEN, _LINKTYPE_ETHERNET))
@@ -52,9 +53,11 @@ class PcapWriter:
         self._file.close()
 
     def __enter__(self) -> PcapWriter:
+        """Return itself, to be closed at the end of the block."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Close."""
         self.close()

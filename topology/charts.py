@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Literal
 from xml.etree.ElementTree import Element
 
-from topology.svg import Point, drawing, lines, number, path, svg, thin_out, tick_text, ticks
+from topology.svg import Point, drawing, lines, path, svg, thin_out, tick_text, ticks
 
 WIDTH, HEIGHT = 560.0, 276.0
 LEFT, RIGHT, TOP, BOTTOM = 62.0, 22.0, 30.0, 46.0
@@ -138,15 +138,17 @@ def _axes(chart: Chart, frame: _Frame) -> list[Element]:
 
 
 def _gaps(chart: Chart, frame: _Frame) -> list[Element]:
-    parts = []
+    boxes = []
     for first, last in chart.gaps:
-        left = frame.x(first) - frame.step_width / 2
         # At least a pixel and a half, so that one lost step of a thousand is seen.
         width = max(1.5, (last - first + 1) * frame.step_width)
-        box = {"x": left, "y": TOP, "width": width, "height": HEIGHT - TOP - BOTTOM}
-        parts.append(svg("rect", **box, class_="gap"))
-        parts.append(svg("rect", **box, fill=f"url(#{chart.name}-hatch)"))
-    return parts
+        left = frame.x(first) - frame.step_width / 2
+        boxes.append(path("M", left, TOP, "h", width, "V", HEIGHT - BOTTOM, "h", -width, "Z"))
+    if not boxes:
+        return []
+    # Two paths for all gaps keep a run with thousands of them small.
+    shape = " ".join(boxes)
+    return [svg("path", d=shape, class_="gap"), svg("path", d=shape, fill=f"url(#{chart.name}-hatch)")]
 
 
 def _runs(points: Sequence[Point]) -> list[list[Point]]:
@@ -172,20 +174,16 @@ def _curve(series: Series, frame: _Frame) -> list[Element]:
         )
         if series.kind == "area":
             corners = [(corners[0][0], frame.y(0)), *corners, (corners[-1][0], frame.y(0))]
-        if len(corners) > 1:
-            paths.append("M" + " L".join(f"{number(x)} {number(y)}" for x, y in corners))
+        # A point without neighbours becomes a line without length, which its round ends make a dot.
+        rest = ("L", *chain.from_iterable(corners[1:])) if corners[1:] else ("h", 0)
+        paths.append(path("M", *corners[0], *rest))
     if paths:
         dense = " dense" if len(series.points) > MOST_HOVERS else ""
         parts.append(svg("path", d=" ".join(paths), class_=f"{series.kind} {series.colour}{dense}"))
-    # Beyond MOST_DOTS a dot remains only where a point has no neighbour that a line could lead to.
-    dots = (
-        series.points
-        if len(series.points) <= MOST_DOTS
-        else [r[0] for r in _runs(series.points) if len(r) == 1]
-    )
-    if not stepped and series.kind == "line":
+    if series.kind == "line" and len(series.points) <= MOST_DOTS:
         parts += [
-            svg("circle", cx=frame.x(s), cy=frame.y(v), r=2.6, class_=f"dot {series.colour}") for s, v in dots
+            svg("circle", cx=frame.x(step), cy=frame.y(value), r=2.6, class_=f"dot {series.colour}")
+            for step, value in series.points
         ]
     return parts
 

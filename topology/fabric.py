@@ -48,8 +48,8 @@ class Fabric(Protocol):
         """Stop everything that was started."""
         ...
 
-    def train(self, plan: TrainingPlan, on_step: OnStep) -> None:
-        """Train one epoch; returns when all ranks have ended.
+    def train(self, plan: TrainingPlan, on_step: OnStep) -> float:
+        """Train one epoch; returns, when all ranks have ended, the accuracy of the final model on the data set (0..1).
 
         Raises:
             TestbedError: a rank failed or made no progress.

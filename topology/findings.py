@@ -207,6 +207,12 @@ def byte_unit(count: float) -> tuple[float, str]:
     return 1.0, "B"
 
 
+def milliseconds_text(seconds: float) -> str:
+    """Return a short time in milliseconds, with three digits or, from one second on, whole."""
+    value = seconds * 1e3
+    return f"{value:,.0f} ms" if abs(value) >= 1000 else f"{value:.3g} ms"
+
+
 def duration_text(seconds: float) -> str:
     """Return a duration: ``0.42 s``, ``12.3 s``, ``2 min 05 s``."""
     if seconds < 60:

@@ -16,6 +16,7 @@ from topology.findings import (
     lag_seconds,
     lag_steps,
     loss_text,
+    milliseconds_text,
     step_ranges,
 )
 from topology.results import Iteration, RunResult
@@ -143,7 +144,7 @@ def _lag_time(result: RunResult) -> Plot:
     lags = [(i.step, lag) for i in result.iterations if (lag := lag_seconds(i)) is not None]
     points = _drawable((step, lag * 1e3) for step, lag in lags)
     ranges, notes = _missing(result.iterations)
-    most = f"At most {max(value for _, value in points):.3g} ms." if points else "No step was published."
+    most = f"At most {milliseconds_text(max(lag for _, lag in lags))}." if points else "No step was published."
     chart = Chart(
         name="plot-lag",
         title="Lag of the recovery point in milliseconds",

@@ -24,6 +24,7 @@ from topology.findings import (
     is_wrong,
     lag_seconds,
     loss_text,
+    milliseconds_text,
     replication_factor,
     rows_to_show,
 )
@@ -182,12 +183,12 @@ def _figures(result: RunResult) -> list[Figure]:
             "good" if result.ranks_equal else "bad",
         ),
     ]  # fmt: skip
-    lags = [lag * 1e3 for i in result.iterations if (lag := lag_seconds(i)) is not None]
+    lags = [lag for i in result.iterations if (lag := lag_seconds(i)) is not None]
     if lags:
         figures.append(
-            Figure("Lag of the recovery point", f"{median(lags):,.3g} ms",
+            Figure("Lag of the recovery point", milliseconds_text(median(lags)),
                    "Median time from a step's end on the slowest rank to its recovery point; "
-                   f"at most {max(lags):,.3g} ms.")
+                   f"at most {milliseconds_text(max(lags))}.")
         )  # fmt: skip
     newest = max((i.step for i in result.iterations if i.applied), default=0)
     trained = max((i.step for i in result.iterations), default=0)
@@ -218,8 +219,8 @@ def _replication(result: RunResult) -> Figure:
         text = f"No step was complete; it would have been {gradient} and {headers}, {once:,} bytes."
     else:
         text = (
-            f"of {gradient} and {headers}, {once:,} bytes. Once is the aim: hop 0 carries each reduced byte once. "
-            f"A copy from every rank would be {ranks}.00{TIMES}."
+            f"of {gradient} and {headers}, {once:,} bytes. Once is the aim: hop 0 carries each reduced byte "
+            f"once. A copy from every rank would be {ranks}.00{TIMES}."
         )
     odd = any(i.complete and i.replica_payload_bytes != once for i in result.iterations)
     return Figure(

@@ -61,7 +61,7 @@ class RingSimulation:
         group: Group,
         simulation: Simulation,
         side_channel: SideChannel,
-        seed: int,
+        seed: int | str,
         links: LinkPlan | None = None,
         tcp: TcpConfig | None = None,
         patience: float = 600.0,

@@ -8,6 +8,9 @@ from xml.etree.ElementTree import Element, tostring
 
 SVG_NAMESPACE = "http://www.w3.org/2000/svg"
 
+SMALLEST = 1e-200
+"""Values below it are as good as zero to an axis."""
+
 Point = tuple[int, float]
 """(training step, value)."""
 
@@ -85,10 +88,14 @@ def to_text(node: Element) -> str:
 def ticks(low: float, high: float, count: int = 5, whole: bool = False) -> list[float]:
     """Return about `count` round numbers (1, 2 or 5 times a power of ten apart) that enclose [low, high].
 
-    With `whole` they are integers. At least two come back, also where low equals high.
+    With `whole` they are integers. Where low and high are (nearly) equal, the range reaches to zero, or from
+    zero to one.
     """
-    if not high > low:
-        low, high = (0.0, 1.0) if low == 0 else (min(low, 0.0), max(low, 0.0))
+    largest = max(abs(low), abs(high))
+    if largest < SMALLEST:
+        low, high = 0.0, 1.0
+    elif high - low <= 1e-9 * largest:
+        low, high = min(low, 0.0), max(high, 0.0)
     rough = (high - low) / count
     power = math.floor(math.log10(rough))
     factor = next(f for f in (1, 2, 5, 10) if f * 10.0**power >= rough * 0.999)
@@ -96,6 +103,7 @@ def ticks(low: float, high: float, count: int = 5, whole: bool = False) -> list[
     if whole:
         step = max(1.0, float(round(step)))
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
+    last = max(last, first + 1)
     # Rounding to the step's own decimals keeps 3 * 0.1 from becoming 0.30000000000000004.
     decimals = max(0, -power + 1)
     return [round(i * step, decimals) for i in range(first, last + 1)]

@@ -23,10 +23,11 @@ from softswitch.codegen.primitives import SESSION_MASK
 from softswitch.codegen.source import SourceWriter, identifiers
 from softswitch.codegen.symbols import TARGET_VARIABLES, Symbols
 
-_TIME = "now & 0xffffffffffff"
-
 BODY = 2
 """Indentation of the functions' bodies: they are inside `build`."""
+
+_TIME = "now & 0xffffffffffff"
+"""The time as a timestamp of v1model, 48 bits wide."""
 
 
 class StageWriter:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from softswitch.p4rt.device import Device, DeviceStats, Frames, Stream
+from softswitch.p4rt.device import Device, DeviceStats, Frames
 from softswitch.p4rt.errors import BatchError, Code, P4RuntimeError
 from softswitch.p4rt.pipeline import Pipeline
 from softswitch.p4rt.server import ServerHandle, serve
+from softswitch.p4rt.streams import Stream
 
 __all__ = [
     "BatchError",

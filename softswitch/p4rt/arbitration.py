@@ -45,7 +45,7 @@ Notification = tuple[Client, p4r.StreamMessageResponse]
 
 
 def role_key(name: str, numeric_id: int = 0) -> str:
-    """Return the key of a role: its name, or the number that clients before P4Runtime 1.4 send; "" if none."""
+    """Return the key of a role: its name, or its number from clients before P4Runtime 1.4; "" if none."""
     return name or (f"#{numeric_id}" if numeric_id else "")
 
 
@@ -57,6 +57,7 @@ class Arbiter:
     """
 
     def __init__(self, device_id: int) -> None:
+        """Start with the default role and no clients."""
         self._device_id = device_id
         self._roles: dict[str, _Role] = {"": _Role(message=None)}
 

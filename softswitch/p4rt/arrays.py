@@ -22,6 +22,7 @@ class ArrayStore:
     """The indirect counters and registers of one pipeline."""
 
     def __init__(self, schema: Schema, core: SwitchCore) -> None:
+        """Serve the arrays of `core` that `schema` describes."""
         self._schema = schema
         self._core = core
 

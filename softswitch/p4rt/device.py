@@ -15,20 +15,18 @@ from finsy.proto import U128, p4r
 
 from softswitch.core import SwitchCore
 from softswitch.p4rt.arbitration import Arbiter, Client, Notification, role_key
-from softswitch.p4rt.errors import ERROR_SPACE, BatchError, Code, P4RuntimeError, invalid
+from softswitch.p4rt.errors import BatchError, Code, P4RuntimeError, invalid
 from softswitch.p4rt.packetio import build_packet_out, parse_packet_in
 from softswitch.p4rt.pipeline import Pipeline
 from softswitch.p4rt.reconcile import carry_state
 from softswitch.p4rt.roles import RoleRights
+from softswitch.p4rt.streams import Deliver, Stream, stream_error
 
 MAX_PACKET_OUTS = 4096
 """Packet-outs that wait for the driver at most; later ones are refused."""
 
 Frames = list[tuple[int, bytes]]
 """(port, frame) pairs to transmit, in order."""
-
-Deliver = Callable[[p4r.StreamMessageResponse], bool]
-"""Puts a message on a client's stream without blocking; False when it had to be dropped."""
 
 
 @dataclass(slots=True)
@@ -42,14 +40,6 @@ class DeviceStats:
 
     packet_ins_dropped: int = 0
     digest_lists_dropped: int = 0
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Stream:
-    """The open stream of one client."""
-
-    client: Client
-    deliver: Deliver
 
 
 class Device:
@@ -76,6 +66,7 @@ class Device:
         time_origin_ns: int = 0,
         wake: Callable[[], None] | None = None,
     ) -> None:
+        """Make a device without a program and without clients."""
         self.device_id = device_id
         self.cpu_port = cpu_port
         self.drop_port = drop_port
@@ -108,13 +99,11 @@ class Device:
     def inject(self, port: int, frame: bytes, now_us: int) -> Frames:
         """Process a frame that arrived at `port` at time `now_us` (microseconds) and return what to transmit.
 
-        Packets for the CPU port become packet-ins and digests go to their lists. A device without a program
-        drops.
+        Packets for the CPU port become packet-ins. Digests go to their lists, which are sent when they are full;
+        `poll` sends those whose time has come. A device without a program drops.
         """
         with self._lock:
-            frames = self._process(port, frame, now_us)
-            self._send_digests(now_us)
-            return frames
+            return self._process(port, frame, now_us)
 
     def poll(self, now_us: int) -> Frames:
         """Do what is due at `now_us`: packet-outs that clients sent, digest lists that waited long enough."""
@@ -148,9 +137,11 @@ class Device:
             pipeline = self._pipeline()
             if request.atomicity not in p4r.WriteRequest.Atomicity.values():
                 raise invalid(f"atomicity {request.atomicity} is not known")
-            pipeline.write(request.updates, request.atomicity, rights)
-            # Digest settings may have made a waiting list due earlier.
-            self._wake()
+            try:
+                pipeline.write(request.updates, request.atomicity, rights)
+            finally:
+                # Digest settings may have made a waiting list due earlier, even when another update failed.
+                self._wake()
 
     def read(self, request: p4r.ReadRequest) -> tuple[list[p4r.Entity], BatchError | None]:
         """Handle a Read; return the entities and the error to end the RPC with, if some requests were
@@ -274,7 +265,7 @@ class Device:
                 elif self._committed is not None:
                     self._committed.digests.acknowledge(message.digest_ack)
             except P4RuntimeError as error:
-                stream.deliver(_stream_error(message, error))
+                stream.deliver(stream_error(message, error))
 
     # -- internals (the lock is held)
     # ------------------------------------------------------------------------------
@@ -283,9 +274,10 @@ class Device:
         if self._core is None:
             return []
         output = self._core.process(port, frame, now_us)
-        if self._committed is not None:
+        if output.digests and self._committed is not None:
             for name, values in output.digests:
                 self._committed.digests.learn(name, values, now_us)
+            self._send_digests(now_us)
         if self.cpu_port is None:
             return output.packets
         frames: Frames = []
@@ -388,16 +380,3 @@ class Device:
     def _wake(self) -> None:
         if self.wake is not None:
             self.wake()
-
-
-def _stream_error(message: p4r.StreamMessageRequest, error: P4RuntimeError) -> p4r.StreamMessageResponse:
-    """Return the StreamError for a refused message, with the message inside: the client can tell which."""
-    answer = p4r.StreamError(canonical_code=int(error.code), message=error.message, space=ERROR_SPACE)
-    form = message.WhichOneof("update")
-    if form == "packet":
-        answer.packet_out.packet_out.CopyFrom(message.packet)
-    elif form == "digest_ack":
-        answer.digest_list_ack.digest_list_ack.CopyFrom(message.digest_ack)
-    elif form == "other":
-        answer.other.other.CopyFrom(message.other)
-    return p4r.StreamMessageResponse(error=answer)

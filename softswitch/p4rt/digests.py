@@ -35,6 +35,7 @@ class DigestQueue:
     """
 
     def __init__(self, info: DigestInfo, config: p4r.DigestEntry.Config) -> None:
+        """Make an empty queue."""
         self._info = info
         self.config = config
         self.dropped = 0
@@ -105,6 +106,7 @@ class DigestTable:
     """The DigestEntry configuration and the queues of one pipeline."""
 
     def __init__(self, schema: Schema) -> None:
+        """Start with every digest disabled."""
         self._schema = schema
         self._ids = {info.name: info.id for info in schema.digests.values()}
         self._queues: dict[int, DigestQueue] = {}

@@ -32,6 +32,7 @@ class Code(IntEnum):
     OUT_OF_RANGE = 11
     UNIMPLEMENTED = 12
     INTERNAL = 13
+    UNAVAILABLE = 14
 
 
 class P4RuntimeError(Exception):
@@ -43,11 +44,13 @@ class P4RuntimeError(Exception):
     """
 
     def __init__(self, code: Code, message: str) -> None:
+        """Make an error."""
         super().__init__(message)
         self.code = code
         self.message = message
 
     def __str__(self) -> str:
+        """Return code and message."""
         return f"{self.code.name}: {self.message}"
 
 
@@ -59,6 +62,7 @@ class BatchError(P4RuntimeError):
     """
 
     def __init__(self, what: str, results: Sequence[P4RuntimeError | None]) -> None:
+        """Make the error of a batch; `what` names the RPC."""
         failed = sum(result is not None for result in results)
         super().__init__(Code.UNKNOWN, f"{what} failed for {failed} of {len(results)}")
         self.results = tuple(results)

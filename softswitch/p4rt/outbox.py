@@ -8,7 +8,7 @@ from threading import Condition
 
 from finsy.proto import p4r
 
-MAX_WAITING = 16384
+MAX_WAITING = 4096
 """Messages that wait for a slow client at most; packet-ins and digests beyond are dropped."""
 
 
@@ -16,6 +16,7 @@ class Outbox:
     """A queue that never blocks its writers."""
 
     def __init__(self) -> None:
+        """Make an empty box."""
         self._messages: deque[p4r.StreamMessageResponse] = deque()
         self._changed = Condition()
         self._closed = False

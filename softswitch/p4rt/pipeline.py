@@ -42,6 +42,7 @@ class Pipeline:
     """
 
     def __init__(self, config: p4r.ForwardingPipelineConfig, *, cpu_port: int | None, drop_port: int) -> None:
+        """Verify and load a configuration."""
         if not config.HasField("p4info"):
             raise invalid("config.p4info is missing")
         if not config.p4_device_config:

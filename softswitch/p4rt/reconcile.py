@@ -30,7 +30,7 @@ def carry_state(old: Pipeline, new: Pipeline) -> None:
         P4RuntimeError: INVALID_ARGUMENT, naming what cannot be preserved.
     """
     _clear_initial_entries(old, new)
-    updates = [*_forwarding(old, new), *_counters(old, new), *_registers(old, new)]
+    updates = [*_forwarding(old), *_counters(old, new), *_registers(old, new)]
     try:
         new.write(updates, p4r.WriteRequest.ROLLBACK_ON_ERROR)
     except BatchError as error:
@@ -56,7 +56,7 @@ def _clear_initial_entries(old: Pipeline, new: Pipeline) -> None:
             table.delete(entry.match, entry.priority)
 
 
-def _forwarding(old: Pipeline, new: Pipeline) -> Iterator[p4r.Update]:
+def _forwarding(old: Pipeline) -> Iterator[p4r.Update]:
     requests = [
         p4r.Entity(table_entry=p4r.TableEntry(counter_data=p4r.CounterData())),
         p4r.Entity(table_entry=p4r.TableEntry(is_default_action=True, counter_data=p4r.CounterData())),

@@ -32,6 +32,7 @@ class ReplicationStore:
     """The packet replication engine of one pipeline."""
 
     def __init__(self, core: SwitchCore) -> None:
+        """Start without groups and sessions."""
         self._core = core
         self._groups: dict[int, p4r.MulticastGroupEntry] = {}
         self._sessions: dict[int, p4r.CloneSessionEntry] = {}

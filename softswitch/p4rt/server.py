@@ -28,25 +28,35 @@ class ServerHandle:
     """
 
     def __init__(
-        self, server: grpc.Server, pool: ThreadPoolExecutor, address: str, port: int | None
+        self,
+        server: grpc.Server,
+        service: P4RuntimeService,
+        pool: ThreadPoolExecutor,
+        address: str,
+        port: int | None,
     ) -> None:
-        """Take over a started server with the threads that serve it."""
+        """Take over a started server with its service and the threads that run it."""
         self._server = server
+        self._service = service
         self._pool = pool
         self.address = address
         self.port = port
 
     def close(self, grace_s: float = 0.5) -> None:
-        """Stop serving; RPCs in progress get `grace_s` seconds to end. Closing twice does nothing."""
-        self._server.stop(grace_s).wait()
+        """Stop serving: streams end, other RPCs in progress get `grace_s` seconds. Closing twice does nothing."""
+        ended = self._server.stop(grace_s)
+        self._service.end_streams()
+        ended.wait()
         self._pool.shutdown(wait=True)
 
     def __enter__(self) -> ServerHandle:
+        """Return itself, to be closed at the end of the block."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Close."""
         self.close()
 
 
@@ -77,7 +87,8 @@ def serve(
             ("grpc.max_send_message_length", _MAX_MESSAGE),
         ],
     )
-    p4r_grpc.add_P4RuntimeServicer_to_server(P4RuntimeService(device, MAX_STREAMS), server)
+    service = P4RuntimeService(device, MAX_STREAMS)
+    p4r_grpc.add_P4RuntimeServicer_to_server(service, server)
     try:
         if credentials is None:
             port = server.add_insecure_port(address)
@@ -91,8 +102,8 @@ def serve(
         raise _cannot_bind(address)
     server.start()
     if address.startswith("unix:"):
-        return ServerHandle(server, pool, address, None)
-    return ServerHandle(server, pool, f"{address.rpartition(':')[0]}:{port}", port)
+        return ServerHandle(server, service, pool, address, None)
+    return ServerHandle(server, service, pool, f"{address.rpartition(':')[0]}:{port}", port)
 
 
 def _cannot_bind(address: str) -> P4RuntimeError:

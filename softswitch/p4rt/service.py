@@ -9,7 +9,7 @@ from typing import NoReturn
 import grpc
 from finsy.proto import p4r, p4r_grpc
 
-from softswitch.p4rt.device import Device, Stream
+from softswitch.p4rt.device import Device
 from softswitch.p4rt.errors import BatchError, Code, P4RuntimeError
 from softswitch.p4rt.outbox import Outbox
 
@@ -32,9 +32,11 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
     """
 
     def __init__(self, device: Device, max_streams: int) -> None:
+        """Make the service; it holds no threads of its own."""
         self._device = device
         self._max_streams = max_streams
         self._slots = BoundedSemaphore(max_streams)
+        self._open: set[_OpenStream] = set()
 
     def Write(self, request: p4r.WriteRequest, context: grpc.ServicerContext) -> p4r.WriteResponse:
         """Handle a batch of updates."""
@@ -97,42 +99,60 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
                 ),
             )
         outbox = Outbox()
-        stream = self._device.open_stream(outbox.put)
-        refusals: list[P4RuntimeError] = []
+        stream = _OpenStream(self._device, outbox)
+        self._open.add(stream)
         try:
             if context.add_callback(outbox.close):
-                reader = Thread(
-                    target=_read_requests,
-                    args=(self._device, stream, request_iterator, outbox, refusals),
-                    name="p4rt-stream",
-                    daemon=True,
-                )
+                # Reading blocks, and so does writing: each direction has its thread.
+                reader = Thread(target=stream.read, args=(request_iterator,), name="p4rt-stream", daemon=True)
                 reader.start()
                 yield from outbox
         finally:
-            self._device.close_stream(stream)
+            self._open.discard(stream)
+            stream.leave()
             self._slots.release()
-        if refusals:
-            _abort(context, refusals[0])
+        if stream.refusal is not None:
+            _abort(context, stream.refusal)
+
+    def end_streams(self) -> None:
+        """End all streams with UNAVAILABLE: the server is about to close."""
+        for stream in list(self._open):
+            stream.end(P4RuntimeError(Code.UNAVAILABLE, "the switch is shutting down"))
 
 
-def _read_requests(
-    device: Device,
-    stream: Stream,
-    requests: Iterator[p4r.StreamMessageRequest],
-    outbox: Outbox,
-    refusals: list[P4RuntimeError],
-) -> None:
-    """Feed a client's messages to the device; runs in the stream's own thread, as reading blocks."""
-    try:
-        for request in requests:
-            device.receive(stream, request)
-    except P4RuntimeError as error:
-        refusals.append(error)
-    except grpc.RpcError:
-        pass  # the client is gone; close_stream tells the others
-    finally:
-        outbox.close()
+class _OpenStream:
+    """One StreamChannel RPC.
+
+    Attributes:
+        refusal: what to end the RPC with, None for success.
+    """
+
+    def __init__(self, device: Device, outbox: Outbox) -> None:
+        self._device = device
+        self._outbox = outbox
+        self._stream = device.open_stream(outbox.put)
+        self.refusal: P4RuntimeError | None = None
+
+    def read(self, requests: Iterator[p4r.StreamMessageRequest]) -> None:
+        """Feed the client's messages to the device until they end."""
+        try:
+            for request in requests:
+                self._device.receive(self._stream, request)
+        except P4RuntimeError as error:
+            self.refusal = error
+        except grpc.RpcError:
+            pass  # the client is gone; `leave` tells the others
+        finally:
+            self._outbox.close()
+
+    def end(self, reason: P4RuntimeError) -> None:
+        """Let the RPC end with `reason` once everything that waits has been sent."""
+        self.refusal = reason
+        self._outbox.close()
+
+    def leave(self) -> None:
+        """Tell the device that the client is gone."""
+        self._device.close_stream(self._stream)
 
 
 def _abort(context: grpc.ServicerContext, error: P4RuntimeError) -> NoReturn:

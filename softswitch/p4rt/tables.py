@@ -38,6 +38,7 @@ class TableStore:
     """The tables of one pipeline, as P4Runtime sees them."""
 
     def __init__(self, schema: Schema, core: SwitchCore) -> None:
+        """Serve the tables of `core` that `schema` describes."""
         self._schema = schema
         self._core = core
         self._notes: dict[tuple[int, _Key], _Note] = {}

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 import socket
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -25,6 +27,19 @@ def embedded(device: Device) -> Iterator[str]:
     """Serve `device`; yield its address."""
     with serve(device) as server:
         yield server.address
+
+
+@contextmanager
+def embedded_process() -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """Run the embedded switch as a program, without interfaces; yield the process and its address."""
+    command = [sys.executable, "-m", "softswitch", "--no-p4", "--device-id", "1"]
+    command += ["--", "--grpc-server-addr", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process, json.loads(process.stdout.readline())["grpc"]
+        finally:
+            process.terminate()
 
 
 @contextmanager

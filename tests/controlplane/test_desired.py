@@ -89,10 +89,10 @@ def test_jobs_that_collide_are_refused() -> None:
 
 
 def test_more_shadows_than_a_switch_serves_are_refused() -> None:
+    one = JobText(hosts=2, ring=(0, 1), shadows=129, ports=300).job()
+    two = other_job(hosts=2, ring=(0, 1), shadows=128, ports=300, first_port=140, first_rid=200).job()
     with pytest.raises(JobError, match="257 on one switch, which can serve 256"):
-        one = JobText(hosts=2, ring=(0, 1), shadows=129, ports=300)
-        two = other_job(hosts=2, ring=(0, 1), shadows=128, ports=300, first_port=140, first_rid=200)
-        desired_state([one.job(), two.job()])
+        desired_state([one, two])
 
 
 def test_two_entities_with_one_key_are_not_a_state() -> None:

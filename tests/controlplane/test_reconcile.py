@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.desired import FLOW_START_DIGEST, desired_state
@@ -20,6 +20,7 @@ from controlplane.entities import (
     is_flow_base,
 )
 from controlplane.reconcile import Change, Plan, Update, exact_plan, reconcile, table_plan
+from jobspec.loader import parse_job
 from p4src.names import Action, MatchField, Param, Table
 from tests.controlplane.jobs import JobText, other_job
 
@@ -162,6 +163,7 @@ JOBS = st.builds(
 )
 
 
+@settings(max_examples=40)
 @given(before=JOBS, after=JOBS, order=st.randoms(use_true_random=False))
 def test_any_job_can_become_any_other(before: JobText, after: JobText, order: Random) -> None:
     start, end = desired_state([before.job()]), desired_state([after.job()])
@@ -211,8 +213,6 @@ def test_a_replicate_entry_that_gets_another_flow_is_never_modified() -> None:
 def test_a_host_that_moves_is_two_modifications() -> None:
     before = JobText(ring=(1, 2))
     moved = before.text().replace("name: h0, port: 1,", "name: h0, port: 9,")
-    from jobspec.loader import parse_job
-
     plan = reconcile(desired_state([parse_job(moved).job]), desired_state([before.job()]))
     assert [(u.change, u.entity.key[0]) for u in plan.updates] == [
         (Change.MODIFY, "entry"),

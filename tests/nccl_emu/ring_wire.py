@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 import random
 from collections.abc import Callable
 
@@ -47,7 +48,6 @@ class Wire:
         self.now = 0.0
         self.impair: Impairment = lambda frame: [(DELAY, frame)]
         self.seen: list[bytes] = []
-        self.dead: set[int] = set()
         self._queue: list[tuple[float, int, int, bytes]] = []
         self._count = 0
 
@@ -75,28 +75,33 @@ class Wire:
         end = self.now + seconds
         self.collect()
         while not until():
-            timers = [
-                (timer, -1, rank, b"")
-                for rank, node in enumerate(self.nodes)
-                if rank not in self.dead and (timer := node.next_timer()) is not None
-            ]
-            nearest = min([*timers, *self._queue[:1]], default=(end + 1, 0, 0, b""))
-            assert nearest[0] <= end, [node.waits_for() for node in self.nodes]
-            self.now = max(self.now, nearest[0])
-            if nearest[1] < 0:
-                self.nodes[nearest[2]].on_timer(self.now)
-            else:
-                heapq.heappop(self._queue)
-                if nearest[2] not in self.dead:
-                    self.nodes[nearest[2]].on_frame(nearest[3], self.now)
-            self.collect()
+            assert self._next_event(end), [node.waits_for() for node in self.nodes]
 
     def run_for(self, seconds: float) -> None:
         end = self.now + seconds
-        while self._queue and self._queue[0][0] <= end:
-            first = self._queue[0][1]
-            self.run(lambda first=first: not self._queue or self._queue[0][1] != first)  # type: ignore[misc]
+        self.collect()
+        while self._next_event(end):
+            pass
         self.now = end
+
+    def _next_event(self, end: float) -> bool:
+        """Handle the nearest timer or arrival, where there is one until `end`."""
+        timers = [
+            (timer, -1, rank, b"")
+            for rank, node in enumerate(self.nodes)
+            if (timer := node.next_timer()) is not None
+        ]
+        time, number, rank, frame = min([*timers, *self._queue[:1]], default=(math.inf, 0, 0, b""))
+        if time > end:
+            return False
+        self.now = max(self.now, time)
+        if number < 0:
+            self.nodes[rank].on_timer(self.now)
+        else:
+            heapq.heappop(self._queue)
+            self.nodes[rank].on_frame(frame, self.now)
+        self.collect()
+        return True
 
     def connected(self) -> bool:
         return all(node.connected for node in self.nodes)

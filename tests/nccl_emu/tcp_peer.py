@@ -1,4 +1,4 @@
-"""A peer that does what a test says: builds segments by relative positions and reads those of the endpoint."""
+"""A peer that does what a test says: builds segments by relative positions and reads the endpoint's."""
 
 from __future__ import annotations
 

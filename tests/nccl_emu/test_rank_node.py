@@ -175,7 +175,7 @@ def test_a_late_syn_of_an_old_connection_does_not_keep_the_new_one_out() -> None
         return [] if seen.segment.flags & TcpFlags.RST else [(DELAY, frame)]
 
     wire.impair = swallow_answers
-    wire.run_for(1.0)
+    wire.run_for(5.0)
     assert all("SYN-RECEIVED" in node.waits_for() for node in wire.nodes)
     for node in wire.nodes:
         node.open(wire.now)

@@ -26,6 +26,7 @@ class Rig:
         self.port = 40000
         self.truth: dict[tuple[int, int], object] = {}
         self.events: list[Event] = []
+        self.last_gradient: list[bytes] = []
         self.now = 0.0
 
     def begin(self, epoch: int | None = None, upload: bool = True, port: int | None = None) -> bool:
@@ -42,9 +43,9 @@ class Rig:
 
     def train(self, **changes: Any) -> list[bytes]:
         """Train one step and return its replicas, in order."""
-        gradient = self.twin.train(**changes)
+        self.last_gradient = self.twin.train(**changes)
         self.truth[self.epoch, self.twin.step] = as_bytes(self.twin.state())
-        return self.twin.frames(gradient, self.epoch, self.first_step, port=self.port)
+        return self.twin.frames(self.last_gradient, self.epoch, self.first_step, port=self.port)
 
     def send(self, frames: Iterable[bytes]) -> None:
         for frame in frames:

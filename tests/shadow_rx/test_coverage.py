@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadow_rx.coverage import Coverage
@@ -16,6 +16,7 @@ def _build(added: list[tuple[int, int]]) -> tuple[Coverage, set[int]]:
     return coverage, model
 
 
+@settings(deadline=None)
 @given(ranges, st.integers(0, 40), st.integers(0, 40))
 def test_equals_a_set_of_integers(added: list[tuple[int, int]], start: int, end: int) -> None:
     coverage, model = _build(added)
@@ -29,6 +30,7 @@ def test_equals_a_set_of_integers(added: list[tuple[int, int]], start: int, end:
     assert coverage.is_exactly(3, 30) == (model == set(range(3, 30)))
 
 
+@settings(deadline=None)
 @given(ranges, st.integers(0, 40))
 def test_removing_the_upper_part(added: list[tuple[int, int]], start: int) -> None:
     coverage, model = _build(added)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from shadow_rx.unwrap import unwrap
@@ -8,6 +8,7 @@ from shadow_rx.unwrap import unwrap
 positions = st.integers(0, 1 << 50)
 
 
+@settings(deadline=None)
 @given(positions, st.integers(-(1 << 31) + 1, (1 << 31) - 1))
 def test_any_position_within_two_gibibytes_of_the_reference_is_found(reference: int, distance: int) -> None:
     position = max(0, reference + distance)

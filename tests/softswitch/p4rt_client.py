@@ -160,7 +160,9 @@ def codes(error: grpc.RpcError) -> list[int]:
 class Controller:
     """A client with one stream; closing it ends the stream."""
 
-    def __init__(self, address: str, device_id: int = DEVICE_ID, role: str = "", credentials: Any = None) -> None:
+    def __init__(
+        self, address: str, device_id: int = DEVICE_ID, role: str = "", credentials: Any = None
+    ) -> None:
         options = [("grpc.max_metadata_size", 1 << 20), ("grpc.use_local_subchannel_pool", 1)]
         self.channel = (
             grpc.insecure_channel(address, options)
@@ -178,7 +180,7 @@ class Controller:
         self._call: Any = None
         self._reader: threading.Thread | None = None
 
-    # -- stream ----------------------------------------------------------------------------------------------------
+    # -- stream ----------------------------------------------------------------------------------------------
 
     def send(self, **fields: Any) -> None:
         if self._call is None:
@@ -241,7 +243,7 @@ class Controller:
             self._responses.put(error)
         self._responses.put(None)
 
-    # -- unary RPCs ------------------------------------------------------------------------------------------------
+    # -- unary RPCs ------------------------------------------------------------------------------------------
 
     def _identity(self) -> Mapping[str, Any]:
         identity: dict[str, Any] = {"device_id": self.device_id, "role": self.role}
@@ -270,7 +272,9 @@ class Controller:
         for response in self.stub.Read(request, timeout=TIMEOUT_S):
             yield from response.entities
 
-    def set_pipeline(self, action: Call.Action.ValueType, config: p4r.ForwardingPipelineConfig | None) -> None:
+    def set_pipeline(
+        self, action: Call.Action.ValueType, config: p4r.ForwardingPipelineConfig | None
+    ) -> None:
         request = Call(action=action, config=config, **self._identity())
         self.stub.SetForwardingPipelineConfig(request, timeout=TIMEOUT_S)
 

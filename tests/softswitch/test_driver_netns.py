@@ -104,7 +104,9 @@ def test_multicast_reaches_each_port_once(star: Star, tmp_path: Path) -> None:
         assert all(host.receive(0) is None for host in star.hosts.values())
 
 
-@pytest.mark.parametrize("tag", [b"\x81\x00\x61\x23", b"\x88\xa8\x00\x05", b"\x88\xa8\x00\x05\x81\x00\xef\xff"])
+@pytest.mark.parametrize(
+    "tag", [b"\x81\x00\x61\x23", b"\x88\xa8\x00\x05", b"\x88\xa8\x00\x05\x81\x00\xef\xff"]
+)
 def test_vlan_tags_that_the_kernel_strips_are_put_back(star: Star, tmp_path: Path, tag: bytes) -> None:
     plain = ether(mac(2), mac(1))
     tagged = plain[:12] + tag + plain[12:]
@@ -112,7 +114,7 @@ def test_vlan_tags_that_the_kernel_strips_are_put_back(star: Star, tmp_path: Pat
         controller.insert(dmac(2, 2))
         star.hosts[1].send(tagged)
         star.hosts[1].send(plain)
-        # The kernel of the receiver strips the outer tag before this socket sees the frame, as it did to the switch.
+        # The receiver's kernel strips the outer tag before this socket sees the frame, as the switch's did.
         assert star.hosts[2].receive() in (tagged, tagged[:12] + tagged[16:])
         assert star.hosts[2].receive() == plain
         [counter] = controller.read(

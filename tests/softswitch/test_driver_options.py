@@ -49,7 +49,13 @@ def test_no_p4_wins_over_a_file_which_is_mentioned() -> None:
 
 def test_unix_socket_and_tls() -> None:
     pem = ["--grpc-server-cert", "c.pem", "--grpc-server-key", "k.pem", "--grpc-server-cacert", "a.pem"]
-    server = ["--grpc-server-addr", "unix:/tmp/x", "--grpc-server-ssl", *pem, "--grpc-server-with-client-auth"]
+    server = [
+        "--grpc-server-addr",
+        "unix:/tmp/x",
+        "--grpc-server-ssl",
+        *pem,
+        "--grpc-server-with-client-auth",
+    ]
     options = parse_options(["--no-p4", "--", *server])
     assert options.grpc_address == "unix:/tmp/x"
     assert options.tls == TlsFiles(Path("c.pem"), Path("k.pem"), Path("a.pem"), require_client=True)
@@ -61,7 +67,7 @@ def test_unix_socket_and_tls() -> None:
         ([], "BMv2 JSON file, or --no-p4"),
         (["--no-p4", "-i", "veth1"], "'veth1' is not PORT@IFACE"),
         (["--no-p4", "-i", "512@veth1"], "'512@veth1' is not PORT@IFACE"),
-        (["--no-p4", "-i", "-1@veth1"], "PORT@IFACE"),
+        (["--no-p4", "--interface=-1@veth1"], "'-1@veth1' is not PORT@IFACE"),
         (["--no-p4", "-i", "1@"], "'1@' is not PORT@IFACE"),
         (["--no-p4", "-i", "1@a", "-i", "1@b"], "port 1 is given more than once"),
         (["--no-p4", "-i", "1@a", "-i", "2@a"], "interface a is given more than once"),
@@ -79,16 +85,22 @@ def test_unix_socket_and_tls() -> None:
         (["--no-p4", "--", "--grpc-server-cert", "x"], "without --grpc-server-ssl"),
         (["--no-p4", "--", "--grpc-server-with-client-auth"], "needs --grpc-server-ssl"),
         (
-            ["--no-p4", "--", "--grpc-server-ssl", "--grpc-server-cert", "c", "--grpc-server-key", "k"]
-            + ["--grpc-server-with-client-auth"],
+            [
+                "--no-p4",
+                "--",
+                "--grpc-server-ssl",
+                "--grpc-server-cert",
+                "c",
+                "--grpc-server-key",
+                "k",
+                "--grpc-server-with-client-auth",
+            ],
             "needs --grpc-server-cacert",
         ),
         (["--no-p4", "--", "--frobnicate"], "--frobnicate"),
     ],
 )
-def test_mistakes_are_explained(
-    arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_mistakes_are_explained(arguments: list[str], text: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         parse_options(arguments)
     assert caught.value.code == 2

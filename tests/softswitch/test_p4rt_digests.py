@@ -28,9 +28,7 @@ def config(timeout_ns: int = 0, size: int = 0, ack_ns: int = 0) -> p4r.DigestEnt
 
 def values(lists: Iterable[p4r.DigestList]) -> list[list[int]]:
     """The first member of every message, list by list."""
-    return [
-        [int.from_bytes(data.struct.members[0].bitstring, "big") for data in item.data] for item in lists
-    ]
+    return [[int.from_bytes(data.struct.members[0].bitstring, "big") for data in item.data] for item in lists]
 
 
 def test_no_timeout_sends_each_message_at_once() -> None:

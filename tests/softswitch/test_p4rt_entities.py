@@ -139,9 +139,7 @@ def test_direct_counters(rig: Rig) -> None:
     assert rig.controller.read(direct("dmac", is_default_action=True)) == [
         direct("dmac", is_default_action=True, data=hit)
     ]
-    rig.controller.insert(
-        p4r.Entity(table_entry=IDS.entry("acl", priority=4, action=IDS.action("NoAction")))
-    )
+    rig.controller.insert(p4r.Entity(table_entry=IDS.entry("acl", priority=4, action=IDS.action("NoAction"))))
     everything = rig.controller.read(p4r.Entity(direct_counter_entry=p4r.DirectCounterEntry(table_entry={})))
     assert [item.direct_counter_entry.table_entry.table_id for item in everything] == [
         IDS("table", "dmac"),
@@ -346,5 +344,9 @@ def test_entities_that_no_program_has(rig: Rig, wanted: p4r.Entity) -> None:
     elif form == "extern_entry":
         target.extern_type_id = 1
     else:
-        setattr(target, {"meter_entry": "meter_id", "value_set_entry": "value_set_id"}.get(form, "action_profile_id"), 1)
+        setattr(
+            target,
+            {"meter_entry": "meter_id", "value_set_entry": "value_set_id"}.get(form, "action_profile_id"),
+            1,
+        )
     assert read_error(rig, named) is Code.UNIMPLEMENTED

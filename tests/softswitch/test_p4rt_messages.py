@@ -44,7 +44,7 @@ def test_nested_types_flatten_in_declaration_order() -> None:
     assert encode_data(OUTER, (1, 300, 0xD1D, 5)) == text_format.Parse(
         r"""struct { members { bool: true }
                      members { struct { members { bitstring: "\x01\x2c" } } }
-                     members { tuple { members { bitstring: "\xfd\x1d" } members { enum_value: "\x05" } } } }""",
+            members { tuple { members { bitstring: "\xfd\x1d" } members { enum_value: "\x05" } } } }""",
         p4d.P4Data(),
     )
 
@@ -191,7 +191,10 @@ def changed(change: str) -> p4i.P4Info:
         ('direct_meters { preamble { id: 1 name: "dm" } }', "direct meter dm"),
         ('value_sets { preamble { id: 1 name: "vs" } }', "value set vs"),
         ('externs { extern_type_name: "Hash2" instances { preamble { id: 1 } } }', "extern Hash2"),
-        ('tables { preamble { id: 1 name: "t" } idle_timeout_behavior: NOTIFY_CONTROL }', "idle timeout of table t"),
+        (
+            'tables { preamble { id: 1 name: "t" } idle_timeout_behavior: NOTIFY_CONTROL }',
+            "idle timeout of table t",
+        ),
         ('tables { preamble { name: "t" } }', "no id"),
         ('tables { preamble { id: 34582932 name: "t" } }', "no id of its own"),
         ('tables { preamble { id: 1 name: "t" } action_refs { id: 5 } }', "action id 5"),

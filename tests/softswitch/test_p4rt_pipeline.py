@@ -1,4 +1,4 @@
-"""SetForwardingPipelineConfig and GetForwardingPipelineConfig over gRPC, and what they do to packets and state."""
+"""SetForwardingPipelineConfig and GetForwardingPipelineConfig over gRPC: replies, packets and state."""
 
 from __future__ import annotations
 
@@ -276,7 +276,10 @@ def test_reconcile_that_would_lose_state_is_refused_and_names_it(rig: Rig) -> No
     smaller.p4_device_config = smaller.p4_device_config.replace(b'"max_size" : 4,', b'"max_size" : 1,')
     without_register = load_config(2)
     del without_register.p4info.registers[:]
-    for config, text in ((smaller, "SampleIngress.dmac"), (without_register, "register SampleIngress.lengths")):
+    for config, text in (
+        (smaller, "SampleIngress.dmac"),
+        (without_register, "register SampleIngress.lengths"),
+    ):
         code, message = refused(lambda config=config: c.set_pipeline(Call.RECONCILE_AND_COMMIT, config))
         assert code == "INVALID_ARGUMENT"
         assert "cannot be preserved" in message

@@ -156,7 +156,10 @@ def test_stream_messages_that_are_refused(rig: Rig) -> None:
     assert backup.receive("error").canonical_code == Code.PERMISSION_DENIED
     backup.send(digest_ack=p4r.DigestListAck(digest_id=DIGEST, list_id=1))
     error = backup.receive("error")
-    assert (error.canonical_code, error.digest_list_ack.digest_list_ack.list_id) == (Code.PERMISSION_DENIED, 1)
+    assert (error.canonical_code, error.digest_list_ack.digest_list_ack.list_id) == (
+        Code.PERMISSION_DENIED,
+        1,
+    )
     rig.controller.send(digest_ack=p4r.DigestListAck(digest_id=5))
     assert rig.controller.receive("error").canonical_code == Code.INVALID_ARGUMENT
     other = p4r.StreamMessageRequest()

@@ -83,7 +83,9 @@ SYMMETRIC = [
 
 def test_everything_written_is_read_back_unchanged(rig: Rig) -> None:
     rig.controller.insert(*SYMMETRIC)
-    assert [p4r.Entity(table_entry=e) for name in ("dmac", "routes", "acl") for e in read(rig, name)] == SYMMETRIC
+    assert [
+        p4r.Entity(table_entry=e) for name in ("dmac", "routes", "acl") for e in read(rig, name)
+    ] == SYMMETRIC
     rig.controller.delete(*SYMMETRIC)
     assert all(read(rig, name) == [] for name in ("dmac", "routes", "acl"))
 
@@ -124,14 +126,20 @@ def test_byte_strings_come_back_canonical(rig: Rig) -> None:
             "not action_profile_member_id",
         ),
         (entity("dmac", exact(1, b"\x01"), priority=1, action=IDS.action("drop")), "priority must be 0"),
-        (entity("dmac", exact(1, b"\x01"), action=IDS.action("mirror", b"\x01")), "not an action of the table"),
+        (
+            entity("dmac", exact(1, b"\x01"), action=IDS.action("mirror", b"\x01")),
+            "not an action of the table",
+        ),
         (entity("dmac", exact(1, b"\x01"), action=IDS.action("forward")), "missing: port"),
         (entity("dmac", exact(1, b"\x01"), action=IDS.action("forward", b"\x01", b"\x01")), "parameter id 2"),
         (entity("dmac", exact(1, b"\x01"), action=IDS.action("forward", b"\x02\x00")), "port.*9 bits"),
         (entity("dmac", exact(1, b"\x01"), action=IDS.action("forward", b"")), "port.*empty"),
         (entity("dmac", exact(1, b"\x01"), action=IDS.action("drop"), is_const=True), "is_const"),
         (entity("dmac", exact(1, b"\x01"), action=IDS.action("drop"), idle_timeout_ns=1), "idle timeout"),
-        (entity("dmac", exact(1, b"\x01"), action=IDS.action("drop"), meter_config={"cir": 1}), "direct meter"),
+        (
+            entity("dmac", exact(1, b"\x01"), action=IDS.action("drop"), meter_config={"cir": 1}),
+            "direct meter",
+        ),
         (
             entity("dmac", exact(1, b"\x01"), action=IDS.action("drop"), counter_data={"packet_count": -1}),
             "negative",
@@ -307,8 +315,7 @@ def test_reads_that_are_refused(rig: Rig) -> None:
         stream = rig.controller.read_stream(good, request, good)
         received = []
         with pytest.raises(grpc.RpcError) as caught:
-            for item in stream:
-                received.append(item)
+            received.extend(stream)
         # The valid requests are answered, and the status tells them apart.
         assert len(received) == 4
         assert caught.value.code() is grpc.StatusCode.UNKNOWN

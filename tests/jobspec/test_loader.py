@@ -1,0 +1,302 @@
+"""Job files as people write them: every mistake is told with file, line, field and what was expected."""
+
+from __future__ import annotations
+
+import random
+import string
+from pathlib import Path
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from jobspec.errors import JobError, Problem
+from jobspec.loader import MAX_VALUES, load_job, load_jobs, parse_job
+from jobspec.model import MAX_PORT
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"
+TEXT = EXAMPLE.read_text()
+LINES = TEXT.splitlines()
+
+
+def line_of(words: str) -> int:
+    """Return the 1-based line of the example that begins with `words`, leading blanks aside."""
+    (found,) = [number for number, line in enumerate(LINES, 1) if line.strip().startswith(words)]
+    return found
+
+
+def problems(text: str) -> list[Problem]:
+    with pytest.raises(JobError) as caught:
+        parse_job(text, "job.yaml")
+    assert all(problem.file == "job.yaml" for problem in caught.value.problems)
+    return caught.value.problems
+
+
+def only(text: str) -> Problem:
+    (problem,) = problems(text)
+    return problem
+
+
+def test_the_example_is_sound() -> None:
+    job = load_job(EXAMPLE)
+    assert (job.name, job.id, job.switch.ports, job.mss) == ("digits", 7, list(range(1, 10)), 1460)
+    assert [host.name for host in job.hosts] == [f"r{i}" for i in range(8)]
+    assert [(flow.id, flow.source.name, flow.target.name) for flow in job.flows] == [
+        (0, "r0", "r1"),
+        (1, "r1", "r2"),
+        (2, "r2", "r3"),
+        (3, "r3", "r0"),
+    ]
+    assert job.workload.optimizer.options == {"lr": 0.003, "weight_decay": 0.01}
+
+
+# (what stands in the example, what is written instead, field, words of the message)
+MISTAKES = [
+    ("version: 1", "version: 2", "version", "input should be 1, found 2"),
+    ("name: digits", "name: no", "name", "expected text, found False; put it in quotes"),
+    ("name: digits", "name: 7up", "name", "string should match pattern"),
+    ("id: 7", "id: seven", "id", "input should be a valid integer, unable to parse string as an integer, found 'seven'"),
+    ("id: 7", "id: 65536", "id", "input should be less than or equal to 65535, found 65536"),
+    ("id: 7", "id: 0x" + "f" * 20, "id", "too large"),
+    ("id: 7", "id: " + "9" * 5000, "id", "cannot be read"),
+    ("id: 7", "id: 2026-13-45", "id", "month must be in 1..12"),
+    ("id: 7", "id: [7]", "id", "Input should be a valid integer"),
+    ("device_id: 1", "device_id: 0", "switch.device_id", "greater than or equal to 1, found 0"),
+    ("ports: 9", "ports: 0", "switch.ports", "at least 1 item"),
+    ("ports: 9", "ports: 99999999999", "switch.ports[0]", f"less than or equal to {MAX_PORT}, found 99999999999"),
+    ("ports: 9", "ports: [1, 2, 3, x]", "switch.ports[3]", "found 'x'"),
+    ("mtu: 1500", "mtu: 500", "network.mtu", "greater than or equal to 576, found 500"),
+    ("mtu: 1500", "mut: 1500", "network.mut", "is not a field of a job file; remove it or mend its name"),
+    ("primary: 3", "primary: 4", "dscp.primary", "expected a codepoint of pool 2"),
+    ("redundant: 7", "redundant: 3", "dscp.redundant", "equals dscp.primary (3); expected another codepoint"),
+    ("- {name: r1, port: 2,", "- {name: r0, port: 2,", "hosts[1].name", "name r0 is used already by hosts[0].name"),
+    ("- {name: r1, port: 2,", "- {name: r1, port: 1,", "hosts[1].port", "switch port 1 is used already by hosts[0]"),
+    ("- {name: r1, port: 2,", "- {name: r1, port: 12,", "hosts[1].port", "switch s1 has no port 12; expected one of 1..9"),
+    ("- {name: r1, port: 2,", "- {name: r1,", "hosts[1].port", "is missing; add it"),
+    ("02:00:00:00:01:01", "03:00:00:00:01:01", "hosts[1].mac", "expected a unicast MAC address"),
+    ("02:00:00:00:01:01", "02:00:00:00:01", "hosts[1].mac", "expected a MAC address such as 02:00:00:00:00:01"),
+    ("02:00:00:00:01:01", "02-00-00-00-01-00", "hosts[1].mac", "02:00:00:00:01:00 is used already by hosts[0].mac"),
+    ('"02:00:00:00:01:01"', "12:00:00:00:01:01", "hosts[1].mac", "expected text, found 9331200061; put it in quotes"),
+    ("10.0.0.11", "10.0.0.10", "hosts[1].ip", "address 10.0.0.10 is used already by hosts[0].ip"),
+    ("10.0.0.11", "10.0.0.256", "hosts[1].ip", "found '10.0.0.256'"),
+    ("10.0.1.100", "10.0.0.17", "shadows[0].ip", "address 10.0.0.17 is used already by hosts[7].ip"),
+    ("base_port: 20000", "base_port: 65533", "shadows[0].base_port", "65533 + flow 3 goes beyond port 65535"),
+    ("rid: 1}", "rid: 0}", "shadows[0].rid", "greater than or equal to 1, found 0"),
+    ("ring: [r0, r1, r2, r3]", "ring: [r0, r1, r2, r0]", "groups[0].ring[3]", "rank r0 is used already by groups[0].ring[0]"),
+    ("ring: [r0, r1, r2, r3]", "ring: [r0, r9]", "groups[0].ring[1]", "no host is called 'r9'; expected one of r0, r1,"),
+    ("ring: [r0, r1, r2, r3]", "ring: [r0, sh0]", "groups[0].ring[1]", "no host is called 'sh0'"),
+    ("ring: [r0, r1, r2, r3]", "ring: [r0]", "groups[0].ring", "at least 2 items"),
+    ("shadows: [sh0]", "shadows: [sh1]", "groups[0].shadows[0]", "no shadow is called 'sh1'; expected one of sh0"),
+    ("shadows: [sh0]", "shadows: [sh0, sh0]", "groups[0].shadows[1]", "shadow sh0 is used already"),
+    ("channels: 1", "channels: 17", "groups[0].channels", "less than or equal to 16, found 17"),
+    ("tcp_port: 4000", "tcp_port: 65536", "groups[0].tcp_port", "less than or equal to 65535"),
+    ("payload_bytes: 65536", "payload_bytes: 1", "framing.payload_bytes", "greater than or equal to 512, found 1"),
+    ("kind: digits-mlp", "kind: gpt", "workload.kind", "input should be 'digits-mlp', found 'gpt'"),
+    ("hidden: [96, 50]", "hidden: [96, 0]", "workload.hidden[1]", "greater than or equal to 1, found 0"),
+    ("dropout: 0.1", "dropout: .nan", "workload.dropout", "found nan"),
+    ("name: AdamW", "name: Adamw", "workload.optimizer.name", "input should be 'AdamW'"),
+    ("total_steps: 100", "total_steps: -1", "workload.schedule.total_steps", "found -1"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("good", "bad", "field", "words"), MISTAKES, ids=lambda value: value[:24])
+def test_a_mistake_is_told_with_its_line_and_field(good: str, bad: str, field: str, words: str) -> None:
+    number, line = next((number, line) for number, line in enumerate(LINES, 1) if good in line)
+    changed = [*LINES[: number - 1], line.replace(good, bad), *LINES[number:]]
+    problem = only("\n".join(changed))
+    assert (problem.field, problem.line) == (field, number)
+    assert words in problem.message
+    assert str(problem).startswith(f"job.yaml:{number}: {field}: ")
+
+
+def test_a_missing_section_is_told_with_the_file() -> None:
+    start, end = line_of("groups:"), line_of("framing:")
+    problem = only("\n".join([*LINES[: start - 1], *LINES[end - 1 :]]))
+    assert (problem.field, problem.message) == ("groups", "is missing; add it")
+
+
+def test_all_mistakes_are_told_at_once() -> None:
+    text = (
+        TEXT.replace("mtu: 1500", "mtu: 1")
+        .replace("channels: 1", "channels: 0")
+        .replace("rid: 1}", "rid: x}")
+    )
+    found = {(problem.field, problem.line) for problem in problems(text)}
+    assert found == {
+        ("network.mtu", line_of("mtu:")),
+        ("groups[0].channels", line_of("channels:")),
+        ("shadows[0].rid", line_of("- {name: sh0")),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("", 1, "holds nothing, expected a mapping"),
+        ("# only a comment\n", 1, "holds nothing"),
+        ("- 1\n", 1, "holds list, expected a mapping"),
+        ("hello", 1, "holds str"),
+        ("version: 1\nname: [a\nid: 7\n", 3, "not YAML"),
+        ("version: 1\n\tname: a\n", 2, "not YAML"),
+        ("a: *nowhere\n", 1, "not YAML: found undefined alias"),
+        ("a: 1\n---\nb: 2\n", 2, "not YAML"),
+        ("a: !!python/object/apply:os.getcwd []\n", 1, "is not a field"),
+        ("a: !python x\n", 1, "not YAML: could not determine a constructor for the tag"),
+        ("version: 1\nversion: 1\n", 2, "the key stands twice"),
+        ("version: 1\n? [a, b]\n: 1\n", 2, "a key is a list or a mapping"),
+        ("a: &a\n  - *a\n", 2, "nested deeper than 50 levels; does an alias hold itself?"),
+        ("a: " + "[" * 60 + "]" * 60, 1, "nested deeper"),
+        ("[" * 3000, None, "nested deeper"),
+        ("a: \0", None, "not YAML: unacceptable character"),
+    ],
+)  # fmt: skip
+def test_what_is_no_job_file_is_told(text: str, line: int | None, words: str) -> None:
+    found = problems(text)
+    assert any(words in problem.message for problem in found)
+    assert next(problem.line for problem in found if words in problem.message) == line
+
+
+@pytest.mark.parametrize("as_key", [False, True])
+def test_a_few_aliases_that_stand_for_billions_are_refused(as_key: bool) -> None:
+    lines = ["a: &a [x, x, x, x, x, x, x, x, x]"]
+    for before, name in zip("abcdefgh", "bcdefghi", strict=True):
+        lines.append(f"{name}: &{name} [{', '.join([f'*{before}'] * 9)}]")
+    if as_key:
+        lines = [
+            "bomb:",
+            *(f"  {line.split(': ', 1)[1].join(['- ', ''])}" for line in lines),
+            "? [*i, *i]",
+            ": 1",
+        ]
+    found = problems("\n".join(lines))
+    assert f"more than {MAX_VALUES} values" in found[0].message
+
+
+def test_aliases_are_welcome() -> None:
+    text = TEXT.replace("ring: [r0, r1, r2, r3]", "ring: &ring [r0, r1, r2, r3]").replace(
+        "framing:", "  - {name: dp1, id: 1, ring: *ring, tcp_port: 5000, shadows: [sh0]}\nframing:"
+    )
+    job = parse_job(text).job
+    assert job.groups[1].ring == job.groups[0].ring
+    assert len(job.flows) == 8
+
+
+def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
+    binary = tmp_path / "binary.yaml"
+    binary.write_bytes(b"name: \xff\xfe")
+    with pytest.raises(JobError) as caught:
+        load_jobs([tmp_path / "none.yaml", tmp_path, binary])
+    texts = [str(problem) for problem in caught.value.problems]
+    assert texts == [
+        f"{tmp_path}/none.yaml: (file): cannot be read: No such file or directory",
+        f"{tmp_path}: (file): cannot be read: Is a directory",
+        f"{binary}: (file): not UTF-8 text: invalid start byte at byte 6",
+    ]
+
+
+def test_jobs_that_collide_are_told_in_the_later_file(tmp_path: Path) -> None:
+    copy = tmp_path / "copy.yaml"
+    copy.write_text(TEXT)
+    with pytest.raises(JobError) as caught:
+        load_jobs([EXAMPLE, copy])
+    assert {problem.file for problem in caught.value.problems} == {str(copy)}
+    places = {problem.field: problem.line for problem in caught.value.problems}
+    assert places["name"] == line_of("name: digits")
+    assert places["hosts[2].mac"] == line_of("- {name: r2")
+    assert places["shadows[0].rid"] == line_of("- {name: sh0")
+    # The field is not written in the file: its place is the file's begin.
+    assert places["first_flow_id"] == line_of("version")
+
+
+def mutated(seed: int) -> str:
+    """Return the example with a few seeded edits, of the kinds that slips of the hand make and worse."""
+    dice = random.Random(seed)
+    lines = list(LINES)
+    junk = [
+        "",
+        "~",
+        "-1",
+        "0",
+        "1e999",
+        "[]",
+        "{}",
+        "*x",
+        "&x",
+        "!!binary aGk=",
+        "'",
+        "\t",
+        "true",
+        "2026-01-01",
+        "0x7f" * 9,
+    ]
+    for _ in range(dice.randint(1, 4)):
+        at = dice.randrange(len(lines))
+        match dice.randrange(7):
+            case 0:
+                del lines[at]
+            case 1:
+                lines.insert(at, lines[dice.randrange(len(lines))])
+            case 2:
+                lines[at] = lines[at].replace(dice.choice(lines[at] or " "), dice.choice(string.printable), 1)
+            case 3:
+                lines[at] = dice.choice("  ,    ".split(",")) + lines[at]
+            case 4:
+                name, colon, _ = lines[at].partition(":")
+                lines[at] = f"{name}{colon} {dice.choice(junk)}"
+            case 5:
+                words = lines[at].split(" ")
+                words[dice.randrange(len(words))] = dice.choice(junk)
+                lines[at] = " ".join(words)
+            case _:
+                other = dice.randrange(len(lines))
+                lines[at], lines[other] = lines[other], lines[at]
+        lines = lines or [""]
+    return "\n".join(lines)
+
+
+@settings(max_examples=150)
+@given(st.integers(0, 2**32))
+def test_no_slip_of_the_hand_crashes_the_loader(seed: int) -> None:
+    try:
+        loaded = parse_job(mutated(seed), "job.yaml")
+    except JobError as error:
+        assert error.problems
+        for problem in error.problems:
+            assert problem.file == "job.yaml"
+            assert problem.field
+            assert problem.message
+            assert problem.line is None or problem.line >= 1
+    else:
+        assert loaded.job.flows
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8) | st.dates(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=100)
+@given(
+    st.sampled_from(
+        ["id", "switch", "network", "dscp", "hosts", "shadows", "first_flow_id", "groups", "workload"]
+    ),
+    VALUES,
+)
+@example("first_flow_id", 10**30)
+def test_any_value_in_any_field_is_a_job_or_a_problem(field: str, value: object) -> None:
+    import yaml
+
+    document = yaml.safe_load(TEXT)
+    document[field] = value
+    try:
+        parse_job(yaml.safe_dump(document))
+    except JobError as error:
+        assert all(problem.line is not None for problem in error.problems)
+
+
+@settings(max_examples=100)
+@given(st.text(max_size=60))
+def test_any_text_is_a_problem(text: str) -> None:
+    assert problems(text)

@@ -1,0 +1,152 @@
+"""What a training epoch left behind, read back: the ranks' logs, the shadow's events, its recovery points."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from jobspec.reasons import GapReason
+from jobspec.recovery_point import RecoveryPoint, RecoveryPointError, read_recovery_point, unpack_tensors
+from topology.compare import first_difference
+from topology.results import Iteration
+
+_WITH_ALL_BYTES = {GapReason.DIGEST_MISMATCH, GapReason.SIDE_CHANNEL_MISSING, GapReason.UNDECLARED_STATE}
+"""Reasons that do not speak against the bytes of a gradient."""
+
+
+def point_path(checkpoints: Path, group: str, epoch: int, step: int) -> Path:
+    """Return the folder of a recovery point (as `shadow_rx.store` lays them out)."""
+    return checkpoints / group / f"epoch-{epoch:04d}" / f"step-{step:08d}"
+
+
+def state_path(logs: Path, step: int) -> Path:
+    """Return the file of rank 0's state after `step` (as `nccl_emu.reporter` writes it)."""
+    return logs / f"state-{step:08d}.safetensors"
+
+
+@dataclass(frozen=True)
+class EpochEvidence:
+    """One epoch of one group."""
+
+    epoch: int
+    """The epoch."""
+    ranks: list[dict[int, dict[str, Any]]]
+    """Results by rank and step (`nccl_emu.step_meter.StepResult`)."""
+    events: dict[int, dict[str, Any]]
+    """Events of the shadow by step (`shadow_rx.event_log`)."""
+    gaps: dict[int, tuple[str, str]]
+    """Reason and detail by step, from the shadow's status at the end."""
+    logs: Path
+    """Folder of the ranks' logs."""
+    checkpoints: Path
+    """Folder of the recovery points."""
+    group: str
+    """Name of the group."""
+
+    def ranks_equal(self) -> bool:
+        """Tell whether all ranks held byte-equal state after every step."""
+        hashes = [{step: line["state_sha256"] for step, line in rank.items()} for rank in self.ranks]
+        return all(rank == hashes[0] for rank in hashes)
+
+    def trainer_state(self, step: int) -> dict[str, torch.Tensor]:
+        """Return rank 0's state after `step`."""
+        return unpack_tensors(state_path(self.logs, step).read_bytes())
+
+    def recovery_point(self, step: int) -> RecoveryPoint | None:
+        """Return the recovery point of `step`, None where none was published.
+
+        Raises:
+            RecoveryPointError: it was published and cannot be read.
+        """
+        folder = point_path(self.checkpoints, self.group, self.epoch, step)
+        return read_recovery_point(folder) if folder.exists() else None
+
+    def iterations(self, step_bytes: int) -> tuple[Iteration, ...]:
+        """Compare every step's recovery point with the trainer's state.
+
+        Args:
+            step_bytes: replica bytes of a complete step.
+        """
+        start = min(self._times(), default=0.0)
+        return tuple(self._iteration(step, step_bytes, start) for step in sorted(self.ranks[0]))
+
+    def _times(self) -> Iterable[float]:
+        for rank in self.ranks:
+            yield from (line["at"] for line in rank.values())
+        for event in self.events.values():
+            yield from (event[key] for key in ("first_byte_at", "applied_at") if event.get(key) is not None)
+
+    def _iteration(self, step: int, step_bytes: int, start: float) -> Iteration:
+        lines = [rank[step] for rank in self.ranks]
+        event = self.events.get(step, {})
+        matches, mismatch, published = None, None, False
+        try:
+            point = self.recovery_point(step)
+        except RecoveryPointError as error:
+            matches, mismatch = False, str(error)
+        else:
+            if point is not None:
+                published = True
+                mismatch = self._mismatch(point, step)
+                matches = mismatch is None
+        replicated = event.get("event") == "replicated"
+        reason, detail = (None, None) if published else self._reason(step, event)
+        if replicated:
+            replica_bytes = int(event["replica_bytes"])
+        elif event:
+            replica_bytes = step_bytes - int(event["missing_bytes"])
+        else:
+            replica_bytes = 0
+        return Iteration(
+            step=step,
+            loss=sum(line["loss"] for line in lines) / len(lines),
+            wire_bytes=sum(line["frame_bytes"] for line in lines),
+            tagged_payload_bytes=sum(line["tagged_bytes"] for line in lines),
+            replica_payload_bytes=replica_bytes,
+            complete=replicated or (bool(event) and GapReason(event["reason"]) in _WITH_ALL_BYTES),
+            applied=published,
+            matches=matches,
+            mismatch=mismatch,
+            reason=reason,
+            detail=detail,
+            trained_at=max(line["at"] for line in lines) - start,
+            published_at=event["applied_at"] - start if replicated else None,
+        )
+
+    def _mismatch(self, point: RecoveryPoint, step: int) -> str | None:
+        if (point.manifest.step, point.manifest.epoch) != (step, self.epoch):
+            return f"the manifest is of epoch {point.manifest.epoch}, step {point.manifest.step}"
+        return first_difference(self.trainer_state(step), point.tensors)
+
+    def _reason(self, step: int, event: Mapping[str, Any]) -> tuple[str, str]:
+        if event.get("event") == "lost":
+            return str(event["reason"]), str(event["detail"])
+        known = self.gaps.get(step)
+        if known is not None:
+            return known
+        lost = [number for number, other in self.events.items() if other["event"] == "lost" and number < step]
+        if lost:
+            return GapReason.RESYNC_PENDING, f"step {min(lost)} was lost before it"
+        return "unexplained", "the shadow gave no reason"
+
+
+def read_epoch(
+    logs: Path, ranks: int, events: Path, checkpoints: Path, group: str, epoch: int, gaps: Iterable[Any]
+) -> EpochEvidence:
+    """Read what an epoch left behind; `gaps` are those of the shadow's status."""
+    by_rank: list[dict[int, dict[str, Any]]] = []
+    for rank in range(ranks):
+        lines = [json.loads(line) for line in (logs / f"rank-{rank}.jsonl").read_text().splitlines()]
+        by_rank.append({int(line["step"]): line for line in lines})
+    seen: dict[int, dict[str, Any]] = {}
+    for text in events.read_text().splitlines() if events.exists() else ():
+        event = json.loads(text)
+        if (event["group"], event["epoch"]) == (group, epoch):
+            seen[int(event["step"])] = event
+    reasons = {int(gap.step): (str(gap.reason), str(gap.detail)) for gap in gaps}
+    return EpochEvidence(epoch, by_rank, seen, reasons, logs, checkpoints, group)

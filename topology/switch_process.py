@@ -1,0 +1,90 @@
+"""The switch as a process: what differs between the programs that can be it, and nothing else knows which it is."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+from controlplane.errors import ControlPlaneError
+from controlplane.target import Target
+from jobspec.model import SwitchSpec
+from topology.errors import TestbedError
+from topology.processes import Child, follow
+
+_READY_SECONDS = 30.0
+
+
+def start_switch(program: str, spec: SwitchSpec, interfaces: Mapping[int, str], captures: Path, log: Path) -> tuple[Child, str]:
+    """Start a switch and wait until its P4Runtime server answers; return the process and the server's address.
+
+    Args:
+        program: ``softswitch`` or ``bmv2``.
+        spec: the switch.
+        interfaces: port -> interface, all of them up and configured.
+        captures: folder for ``INTERFACE_in.pcap`` and ``INTERFACE_out.pcap``.
+        log: file for its messages.
+
+    Raises:
+        TestbedError: it is not installed, or does not start.
+    """
+    if program == "softswitch":
+        return _start_softswitch(spec, interfaces, captures, log)
+    if program == "bmv2":
+        return _start_bmv2(spec, interfaces, captures, log)
+    raise TestbedError("switch", f"no program is called {program!r}", "use softswitch or bmv2")
+
+
+def _general(spec: SwitchSpec, interfaces: Mapping[int, str], captures: Path) -> list[str]:
+    words = ["--no-p4", "--device-id", str(spec.device_id), f"--pcap={captures}"]
+    for port, interface in sorted(interfaces.items()):
+        words += ["-i", f"{port}@{interface}"]
+    return words
+
+
+def _start_softswitch(spec: SwitchSpec, interfaces: Mapping[int, str], captures: Path, log: Path) -> tuple[Child, str]:
+    command = [sys.executable, "-m", "softswitch", *_general(spec, interfaces, captures)]
+    child = Child(f"switch {spec.name}", [*command, "--", "--grpc-server-addr", "127.0.0.1:0"], log)
+    address = ""
+
+    def on_line(_: Child, line: dict[str, object]) -> None:
+        nonlocal address
+        if line.get("event") == "ready":
+            address = str(line["grpc"])
+
+    try:
+        follow([child], on_line, lambda: bool(address), idle_limit=_READY_SECONDS)
+    except BaseException:
+        child.stop()
+        raise
+    return child, address
+
+
+def _start_bmv2(spec: SwitchSpec, interfaces: Mapping[int, str], captures: Path, log: Path) -> tuple[Child, str]:
+    if shutil.which("simple_switch_grpc") is None:
+        raise TestbedError("switch", "simple_switch_grpc is not on PATH", "install BMv2, or use SWITCH=softswitch")
+    # BMv2 does not fail on a port that is taken, so it is given free ones.
+    address = f"127.0.0.1:{_free_port()}"
+    command = ["simple_switch_grpc", *_general(spec, interfaces, captures), "--thrift-port", str(_free_port())]
+    child = Child(f"switch {spec.name}", [*command, "--", "--grpc-server-addr", address], log)
+    deadline = time.monotonic() + _READY_SECONDS
+    try:
+        while True:
+            try:
+                Target.connect(address, spec.device_id, timeout_s=1.0).close()
+                return child, address
+            except ControlPlaneError as error:
+                if not child.running or time.monotonic() > deadline:
+                    raise child.failure(f"its P4Runtime server does not answer: {error}") from error
+    except BaseException:
+        child.stop()
+        raise
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

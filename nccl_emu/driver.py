@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 import random
 import select
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from jobspec.loader import load_job
 from jobspec.model import Group, Job
@@ -22,6 +20,7 @@ from nccl_emu.reporter import Reporter
 from nccl_emu.restore import restore_trainer
 from nccl_emu.side_channel import GrpcSideChannel
 from nccl_emu.signals import StopSignals
+from nccl_emu.step_meter import StepMeter
 from nccl_emu.trainer import DataParallelTrainer
 
 _FLUSH_SECONDS = 5.0
@@ -95,8 +94,9 @@ class RankDriver:
         sender = RecordSender(self._shadow, self._reporter.record_lost)
         try:
             self._join()
+            meter = StepMeter(self._node, self.trainer)
             for step in range(self.trainer.step + 1, self.options.iterations + 1):
-                self._train(step, sender)
+                self._train(step, sender, meter)
             self._node.close(time.monotonic())
             self._run_until(lambda: self._node.closed)
             if not sender.finish(self.options.timeout):
@@ -150,28 +150,16 @@ class RankDriver:
             message = f"the shadow knows epoch {epoch} already, epoch {self.options.epoch} is over"
             raise LinkError("epoch", message)
 
-    def _train(self, step: int, sender: RecordSender) -> None:
+    def _train(self, step: int, sender: RecordSender, meter: StepMeter) -> None:
         trainer, node = self.trainer, self._node
-        before = node.stats.sent_payload_bytes, node.stats.retransmits
-        loss = trainer.compute(step)
+        trainer.compute(step)
         node.start_all_reduce(step, trainer.buckets, time.monotonic())
         self._run_until(lambda: node.done)
         trainer.apply(step)
+        applied_at = time.monotonic()
         sender.send(trainer.step_record(step, self.options.epoch))
         state = trainer.state_safetensors()
-        runner = node.runner
-        assert runner is not None
-        result: dict[str, Any] = {
-            "step": step,
-            "epoch": self.options.epoch,
-            "loss": loss,
-            "lr": trainer.rate,
-            "stream_bytes": runner.stream_bytes,
-            "tagged_bytes": runner.tagged_bytes,
-            "sent_payload_bytes": node.stats.sent_payload_bytes - before[0],
-            "retransmits": node.stats.retransmits - before[1],
-            "state_sha256": hashlib.sha256(state).hexdigest(),
-        }
+        result = meter.result(state, applied_at)
         self._reporter.step(result, state if self.options.rank == 0 else None)
 
     def _run_until(self, condition: Callable[[], bool]) -> None:

@@ -7,6 +7,8 @@ import threading
 from pathlib import Path
 from typing import Any, TextIO
 
+from nccl_emu.step_meter import StepResult
+
 
 class Reporter:
     """Writes JSON lines: events to a stream, one result a step to ``rank-<rank>.jsonl``."""
@@ -35,16 +37,16 @@ class Reporter:
         """All connections are established."""
         self._event("ready", first_step=first_step)
 
-    def step(self, result: dict[str, Any], state: bytes | None) -> None:
+    def step(self, result: StepResult, state: bytes | None) -> None:
         """Keep the result of a step, and the state after it (rank 0) as ``state-<step>.safetensors``."""
         if state is not None:
-            path = self._out / f"state-{result['step']:08d}.safetensors"
+            path = self._out / f"state-{result.step:08d}.safetensors"
             partial = path.with_suffix(".partial")
             partial.write_bytes(state)
             partial.replace(path)
-        self._results.write(json.dumps(result) + "\n")
+        self._results.write(json.dumps(result.to_json()) + "\n")
         self._results.flush()
-        self._event("step", step=result["step"], loss=result["loss"], lr=result["lr"])
+        self._event("step", step=result.step, loss=result.loss, lr=result.lr)
 
     def record_lost(self, step: int, reason: str) -> None:
         """The shadow could not be told of a step; training goes on."""

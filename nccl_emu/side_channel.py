@@ -24,7 +24,9 @@ from jobspec.sidechannel.side_channel_pb2_grpc import ShadowStub
 from nccl_emu.errors import SideChannelError
 
 CHUNK_BYTES = 1 << 20
-"""Size of the pieces that a state is uploaded in: gRPC refuses messages beyond 4 MiB."""
+"""Size of the pieces that a state is uploaded in."""
+MAX_MESSAGE_BYTES = 64 << 20
+"""Largest message taken: manifests of large models exceed gRPC's default of 4 MiB."""
 
 
 class SideChannel(Protocol):
@@ -74,8 +76,11 @@ class GrpcSideChannel:
         """
         self.address = address
         self.timeout = timeout
-        # A proxy for web traffic is of no use on the way to a neighbour.
-        self._channel = grpc.insecure_channel(address, [("grpc.enable_http_proxy", 0)])
+        options = [
+            ("grpc.enable_http_proxy", 0),  # of no use on the way to a neighbour
+            ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+        ]
+        self._channel = grpc.insecure_channel(address, options)
         self._stub = ShadowStub(self._channel)  # type: ignore[no-untyped-call]
 
     def close(self) -> None:

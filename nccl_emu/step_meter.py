@@ -1,4 +1,4 @@
-"""What one rank measures of one step: the line of its result file, the same in a process and in a simulation."""
+"""What one rank measures of one step: a line of its result file, equal in a process and in a simulation."""
 
 from __future__ import annotations
 

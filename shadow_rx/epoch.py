@@ -46,6 +46,8 @@ class Epoch:
             unusable = disagreement(self.book, step) or unknown_layout(self.assembler, self.book, step)
             if unusable is not None:
                 return unusable
+        elif self.book.refused_step is not None and self.book.refused_step <= step:
+            return diagnose(self.assembler, self.book, step)
         return self._blocked(step)
 
     def _blocked(self, step: int) -> Gap | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from jobspec.recovery_point import (
     StateEntry,
     pack_tensors,
 )
-from shadow_rx.description import OptimizerPlan
+from shadow_rx.description import OptimizerPlan, Options
 from shadow_rx.records import RankStep
 from shadow_rx.replay import Tensors
 
@@ -101,7 +102,7 @@ def _build(snapshot: Snapshot) -> tuple[RecoveryPoint, bytes]:
         optimizer=OptimizerState(
             name=snapshot.optimizer.name,
             groups=[
-                OptimizerGroup(params=list(group.params), options=dict(used))
+                OptimizerGroup(params=list(group.params), options=_json_values(used))
                 for group, used in zip(snapshot.optimizer.groups, options, strict=True)
             ],
         ),
@@ -111,3 +112,8 @@ def _build(snapshot: Snapshot) -> tuple[RecoveryPoint, bytes]:
         state_sha256=hashlib.sha256(state).hexdigest(),
     )
     return RecoveryPoint(manifest, tensors), state
+
+
+def _json_values(options: Options) -> dict[str, Any]:
+    """Return `options` as they read back from a manifest: JSON knows no tuples."""
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in options.items()}

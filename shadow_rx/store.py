@@ -49,6 +49,7 @@ class RecoveryStore:
         self._keep = keep
         self._files = files or FileOperations()
         self._written: dict[str, deque[Point]] = {}
+        self._doomed: list[Path] = []
         self._begun: set[Path] = set()
         self._flushed: set[Path] = set()
 
@@ -118,19 +119,21 @@ class RecoveryStore:
             return
 
     def _prune(self, written: deque[Point]) -> tuple[tuple[Point, ...], str | None]:
+        """Delete the oldest points beyond `keep`; return those that are gone, and the error that stopped it."""
         removed: list[Point] = []
-        while self._keep is not None and len(written) > self._keep:
-            path = self.path_of(*written[0])
-            doomed = path.with_name(f".old-{path.name}")
-            try:
+        try:
+            while self._keep is not None and len(written) > self._keep:
                 # Renamed first: a point that is half deleted must not look like one that is damaged.
-                self._files.remove_tree(doomed)
-                if self._files.exists(path):
-                    self._files.rename(path, doomed)
-                self._files.remove_tree(doomed)
-            except OSError as error:
-                return tuple(removed), f"{path}: {error}"
-            removed.append(written.popleft())
+                path = self.path_of(*written[0])
+                doomed = path.with_name(f".old-{path.name}")
+                self._files.rename(path, doomed)
+                removed.append(written.popleft())
+                self._doomed.append(doomed)
+            while self._doomed:
+                self._files.remove_tree(self._doomed[0])
+                del self._doomed[0]
+        except OSError as error:
+            return tuple(removed), str(error)
         return tuple(removed), None
 
     def read(self, group: str, epoch: int, step: int) -> EncodedPoint:

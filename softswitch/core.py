@@ -22,6 +22,7 @@ PASS_LIMIT = 256
 """Extra passes (clones, resubmissions, recirculations) that one received frame may cause; BMv2 has no such
 limit and loops for ever on a program that always recirculates."""
 
+_MAX_PORT = 0x1FF
 _MAX_SESSION = 0x7FFF
 _MAX_GROUP = 0xFFFF
 _MAX_RID = 0xFFFF
@@ -88,7 +89,13 @@ class SwitchCore:
     # -- packets ---------------------------------------------------------------------------------------------
 
     def process(self, port: int, frame: bytes, now_us: int = 0) -> Output:
-        """Process one frame received on `port` at time `now_us` (microseconds since the switch started)."""
+        """Process one frame received on `port` at time `now_us` (microseconds since the switch started).
+
+        Raises:
+            SwitchError: INVALID_ARGUMENT for a port number that v1model cannot hold.
+        """
+        if not 0 <= port <= _MAX_PORT:
+            raise SwitchError(ErrorKind.INVALID_ARGUMENT, f"not a port number in 0..{_MAX_PORT}", f"port {port}")
         packets, digests = self._process(frame, port, now_us)
         return Output(packets, digests)
 

@@ -1,9 +1,8 @@
 """A switch port on a network interface: whole Ethernet frames in and out of an AF_PACKET socket.
 
 Needs CAP_NET_RAW. See packet(7). The kernel's own doings are undone here, so that a frame is seen as it was
-on the
-wire: a VLAN tag that the kernel has moved out of the frame is put back, and frames that this host sent are
-    ignored.
+on the wire: a VLAN tag that the kernel has moved out of the frame is put back, and frames that this host sent
+are ignored.
 """
 
 from __future__ import annotations
@@ -107,8 +106,7 @@ class EthernetPort:
 
         Raises:
             OSError: the interface went down or away (ENETDOWN). Frames that came before have been returned by
-            then,
-                and the next call goes on normally.
+                then, and the next call goes on normally.
         """
         if self._trouble is not None:
             trouble, self._trouble = self._trouble, None

@@ -175,8 +175,7 @@ def _curve(series: Series, frame: _Frame) -> list[Element]:
         if series.kind == "area":
             corners = [(corners[0][0], frame.y(0)), *corners, (corners[-1][0], frame.y(0))]
         # A point without neighbours becomes a line without length, which its round ends make a dot.
-        rest = ("L", *chain.from_iterable(corners[1:])) if corners[1:] else ("h", 0)
-        paths.append(path("M", *corners[0], *rest))
+        paths.append(path("M", *corners[0], "L", *chain.from_iterable(corners[1:] or corners)))
     if paths:
         dense = " dense" if len(series.points) > MOST_HOVERS else ""
         parts.append(svg("path", d=" ".join(paths), class_=f"{series.kind} {series.colour}{dense}"))

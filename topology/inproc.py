@@ -123,7 +123,7 @@ class InprocFabric:
                 for rank, trainer in enumerate(trainers):
                     state = trainer.state_safetensors()
                     result = meters[rank].result(state, self._simulation.now)
-                    reporters[rank].step(result.to_json(), state if rank == 0 else None)
+                    reporters[rank].step(result, state if rank == 0 else None)
                 on_step(step, sum(trainer.loss for trainer in trainers) / len(trainers))
             ring.end()
         return trainers[0].accuracy()

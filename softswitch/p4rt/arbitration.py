@@ -123,9 +123,8 @@ class Arbiter:
         """Return the rights of the primary of role `key`, for a Write or a pipeline change.
 
         Raises:
-            P4RuntimeError: NOT_FOUND for a role that no client ever had, PERMISSION_DENIED when `election_id`
-            is
-                not the one of the role's present primary.
+            P4RuntimeError: NOT_FOUND for a role that no client ever had, PERMISSION_DENIED if `election_id`
+                is not the one of the role's present primary.
         """
         rights = self.rights(key)
         primary = self._roles[key].primary

@@ -1,8 +1,7 @@
 """CounterEntry and RegisterEntry: the indexed arrays of one pipeline.
 
-P4Runtime specification, sections "CounterEntry" and "RegisterEntry". (Upstream BMv2 answers register reads
-and writes with UNIMPLEMENTED; here they work. A client that must run on both uses tables, digests and
-counters.)
+P4Runtime specification, sections "CounterEntry" and "RegisterEntry". Upstream BMv2 answers register reads
+and writes with UNIMPLEMENTED; here they work. A client for both uses tables, digests and counters instead.
 """
 
 from __future__ import annotations

@@ -1,5 +1,4 @@
-"""P4Runtime byte strings: unsigned and signed integers in big-endian order, canonical (shortest) on the way
-out.
+"""P4Runtime byte strings: unsigned and signed integers in big-endian order, written in the shortest form.
 
 P4Runtime specification, section "Bytestrings".
 """

@@ -75,16 +75,13 @@ class Device:
         self._time_origin_ns = time_origin_ns
         self._lock = Lock()
         self._arbiter = Arbiter(device_id)
-        self._streams: dict[int, Stream] = {}
+        self._streams: dict[Client, Stream] = {}
         self._packet_outs: deque[bytes] = deque()
         self._core: SwitchCore | None = None  # the core that packets go through
-        self._committed: Pipeline | None = (
-            None  # its P4Runtime side; None for a program loaded without P4Info
-        )
+        self._committed: Pipeline | None = None  # its P4Runtime side, None if it was loaded without P4Info
         self._saved: Pipeline | None = None  # saved by VERIFY_AND_SAVE, not yet committed
 
-    # -- data plane
-    # ------------------------------------------------------------------------------------------------
+    # -- data plane ------------------------------------------------------------------------------------
 
     def load(self, config: bytes | str) -> None:
         """Run a BMv2 JSON without P4Info, as `simple_switch_grpc FILE` does; clients still see no pipeline.
@@ -99,8 +96,8 @@ class Device:
     def inject(self, port: int, frame: bytes, now_us: int) -> Frames:
         """Process a frame that arrived at `port` at time `now_us` (microseconds) and return what to transmit.
 
-        Packets for the CPU port become packet-ins. Digests go to their lists, which are sent when they are full;
-        `poll` sends those whose time has come. A device without a program drops.
+        Packets for the CPU port become packet-ins. Digests go to their lists, which are sent when they are
+        full; `poll` sends those whose time has come. A device without a program drops.
         """
         with self._lock:
             return self._process(port, frame, now_us)
@@ -122,8 +119,7 @@ class Device:
             deadlines = (queue.deadline_us() for _, queue in self._committed.digests.queues())
             return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
-    # -- unary control
-    # ---------------------------------------------------------------------------------------------
+    # -- unary control ---------------------------------------------------------------------------------
 
     def write(self, request: p4r.WriteRequest) -> None:
         """Handle a Write.
@@ -144,14 +140,13 @@ class Device:
                 self._wake()
 
     def read(self, request: p4r.ReadRequest) -> tuple[list[p4r.Entity], BatchError | None]:
-        """Handle a Read; return the entities and the error to end the RPC with, if some requests were
-        invalid.
+        """Handle a Read; return the entities, and the error to end the RPC with if some requests are invalid.
 
         Raises:
             P4RuntimeError: the request as a whole is refused.
         """
         with self._lock:
-            self._check_device(request.device_id)
+            self.check_device(request.device_id)
             rights = self._arbiter.rights(request.role)
             return self._pipeline().read(request.entities, rights)
 
@@ -202,7 +197,7 @@ class Device:
         kinds = p4r.GetForwardingPipelineConfigRequest
         response = p4r.GetForwardingPipelineConfigResponse()
         with self._lock:
-            self._check_device(request.device_id)
+            self.check_device(request.device_id)
             if request.response_type not in kinds.ResponseType.values():
                 raise invalid(f"response_type {request.response_type} is not known")
             pipeline = self._saved or self._committed
@@ -224,34 +219,37 @@ class Device:
         Raises:
             P4RuntimeError: NOT_FOUND.
         """
-        self._check_device(device_id)
+        if device_id != self.device_id:
+            raise P4RuntimeError(
+                Code.NOT_FOUND, f"device_id {device_id} is not known; this server has device {self.device_id}"
+            )
 
-    # -- streams
-    # ---------------------------------------------------------------------------------------------------
+    # -- streams ---------------------------------------------------------------------------------------
 
     def open_stream(self, deliver: Deliver) -> Stream:
         """Register a client's stream; it takes part once it has sent an arbitration message."""
         stream = Stream(Client(), deliver)
         with self._lock:
-            self._streams[id(stream.client)] = stream
+            self._streams[stream.client] = stream
         return stream
 
     def close_stream(self, stream: Stream) -> None:
         """Forget a stream that has ended; closing twice does nothing."""
         with self._lock:
-            if self._streams.pop(id(stream.client), None) is not None:
+            if self._streams.pop(stream.client, None) is not None:
                 self._notify(self._arbiter.leave(stream.client))
 
     def receive(self, stream: Stream, message: p4r.StreamMessageRequest) -> None:
         """Handle a message that a client sent on its stream.
 
         Raises:
-            P4RuntimeError: the stream must be ended with this error (arbitration only; other errors are
-            answered
-                on the stream).
+            P4RuntimeError: the stream must be ended with this error. Only arbitration messages do this; other
+                refused messages are answered on the stream.
         """
         form = message.WhichOneof("update")
         with self._lock:
+            if stream.client not in self._streams:
+                return  # it ended while this message was on its way; it must not come to life again
             if form == "arbitration":
                 self._arbitrate(stream, message.arbitration)
                 return
@@ -267,8 +265,7 @@ class Device:
             except P4RuntimeError as error:
                 stream.deliver(stream_error(message, error))
 
-    # -- internals (the lock is held)
-    # ------------------------------------------------------------------------------
+    # -- internals (the lock is held) ------------------------------------------------------------------
 
     def _process(self, port: int, frame: bytes, now_us: int) -> Frames:
         if self._core is None:
@@ -296,7 +293,7 @@ class Device:
             message = p4r.StreamMessageResponse(packet=packet)
             for client, rights in self._arbiter.primaries():
                 if rights.wants(packet):
-                    delivered |= self._streams[id(client)].deliver(message)
+                    delivered |= self._streams[client].deliver(message)
         self.stats.packet_ins_dropped += not delivered
 
     def _queue_packet_out(self, packet: p4r.PacketOut) -> None:
@@ -323,7 +320,7 @@ class Device:
             for digest_list in queue.take_due(now_us, self._time_origin_ns + now_us * 1000):
                 message = p4r.StreamMessageResponse(digest=digest_list)
                 for client, rights in receivers:
-                    if rights.allows(digest_id) and not self._streams[id(client)].deliver(message):
+                    if rights.allows(digest_id) and not self._streams[client].deliver(message):
                         self.stats.digest_lists_dropped += 1
 
     def _arbitrate(self, stream: Stream, message: p4r.MasterArbitrationUpdate) -> None:
@@ -336,16 +333,10 @@ class Device:
 
     def _notify(self, notifications: Iterable[Notification]) -> None:
         for client, message in notifications:
-            self._streams[id(client)].deliver(message)
-
-    def _check_device(self, device_id: int) -> None:
-        if device_id != self.device_id:
-            raise P4RuntimeError(
-                Code.NOT_FOUND, f"device_id {device_id} is not known; this server has device {self.device_id}"
-            )
+            self._streams[client].deliver(message)
 
     def _authorize(self, request: p4r.WriteRequest | p4r.SetForwardingPipelineConfigRequest) -> RoleRights:
-        self._check_device(request.device_id)
+        self.check_device(request.device_id)
         election_id = U128.decode(request.election_id) if request.HasField("election_id") else None
         return self._arbiter.authorize(role_key(request.role, request.role_id), election_id)
 

@@ -42,10 +42,8 @@ def resolve_type(spec: p4t.P4DataTypeSpec, info: p4t.P4TypeInfo, what: str, dept
     """Return the type that `spec` describes, with every name looked up in `info`.
 
     Raises:
-        P4RuntimeError: INVALID_ARGUMENT for a name that P4Info lacks, UNIMPLEMENTED for varbits, headers,
-        header
-            unions, stacks and enums without a representation (the data plane has no such digests or
-            registers).
+        P4RuntimeError: INVALID_ARGUMENT for a name that P4Info lacks; UNIMPLEMENTED for varbits, headers,
+            unions, stacks and plain enums, of which the data plane has neither digests nor registers.
     """
     if depth > _MAX_DEPTH:
         raise invalid(f"{what}: types are nested more than {_MAX_DEPTH} deep")
@@ -118,8 +116,7 @@ def decode_data(data_type: DataType, data: p4d.P4Data, what: str) -> list[int]:
     """Return the leaves of `data` as unsigned integers.
 
     Raises:
-        P4RuntimeError: INVALID_ARGUMENT when the message does not have the form of the type, OUT_OF_RANGE
-        when a
+        P4RuntimeError: INVALID_ARGUMENT when the message has another form than the type, OUT_OF_RANGE when a
             value does not fit.
     """
     expected = data_type.form if data_type.form not in ("bit", "int") else "bitstring"

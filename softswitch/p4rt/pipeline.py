@@ -71,8 +71,7 @@ class Pipeline:
         optional atomicities are the same here, all or nothing.
 
         Raises:
-            BatchError: at least one update failed. With CONTINUE_ON_ERROR the others are in force; else none
-            is.
+            BatchError: an update failed. With CONTINUE_ON_ERROR the others are in force, else none is.
         """
         results: list[P4RuntimeError | None] = []
         undos: list[Undo] = []

@@ -1,8 +1,7 @@
 """Carrying the forwarding state of one pipeline over to the next (RECONCILE_AND_COMMIT).
 
 P4Runtime specification, section "SetForwardingPipelineConfig RPC". The state is read from the old pipeline
-and written into the new one as P4Runtime entities, so it survives exactly when a client could have written it
-there.
+and written into the new one as P4Runtime entities: it survives when a client could have written it there.
 """
 
 from __future__ import annotations

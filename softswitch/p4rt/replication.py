@@ -1,8 +1,7 @@
 """PacketReplicationEngineEntry: multicast groups and clone sessions.
 
-P4Runtime specification, sections "MulticastGroupEntry" and "CloneSessionEntry". The messages are kept as the
-client wrote them (either form of the port, the order of the replicas, the metadata), so that reads return
-what was written.
+P4Runtime specification, sections "MulticastGroupEntry" and "CloneSessionEntry". Messages are kept as the
+client wrote them (form of the port, order of the replicas, metadata), so that reads return what was written.
 """
 
 from __future__ import annotations

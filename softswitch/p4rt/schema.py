@@ -134,9 +134,8 @@ class Schema:
         """Return the schema of `info`.
 
         Raises:
-            P4RuntimeError: INVALID_ARGUMENT for an inconsistent P4Info, or for objects that this target does
-            not
-                have (action profiles, meters, value sets, externs, idle timeout, string translation).
+            P4RuntimeError: INVALID_ARGUMENT for an inconsistent P4Info, or for objects that this target lacks
+                (action profiles, meters, value sets, externs, idle timeout, string translation).
         """
         _refuse_unsupported(info)
         direct = {counter.preamble.id for counter in info.direct_counters}

@@ -43,7 +43,7 @@ class ServerHandle:
         self.port = port
 
     def close(self, grace_s: float = 0.5) -> None:
-        """Stop serving: streams end, other RPCs in progress get `grace_s` seconds. Closing twice does nothing."""
+        """Stop serving: streams end, other RPCs get `grace_s` seconds to end. Closing twice does nothing."""
         ended = self._server.stop(grace_s)
         self._service.end_streams()
         ended.wait()
@@ -74,8 +74,7 @@ def serve(
         The running server, with the bound port.
 
     Raises:
-        P4RuntimeError: FAILED_PRECONDITION when the address cannot be bound, for instance because it is
-        taken.
+        P4RuntimeError: FAILED_PRECONDITION when the address cannot be bound, for one because it is taken.
     """
     pool = ThreadPoolExecutor(MAX_STREAMS + _UNARY_THREADS, thread_name_prefix="p4rt")
     server = grpc.server(

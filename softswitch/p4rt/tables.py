@@ -48,8 +48,7 @@ class TableStore:
         """Apply an update and return how to take it back.
 
         Raises:
-            P4RuntimeError, SwitchError: with the code that the specification prescribes; nothing has changed
-            then.
+            P4RuntimeError, SwitchError: with the code that the specification prescribes; nothing has changed.
         """
         info, table = self._find(entry.table_id)
         if entry.is_const:
@@ -88,8 +87,7 @@ class TableStore:
 
         Raises:
             P4RuntimeError, SwitchError: INVALID_ARGUMENT for INSERT and DELETE, or a table without direct
-            counter;
-                NOT_FOUND when there is no such entry.
+                counter; NOT_FOUND when there is no such entry.
         """
         if kind != p4r.Update.MODIFY:
             raise invalid("DirectCounterEntry can only be modified")
@@ -105,9 +103,8 @@ class TableStore:
         """Yield direct counters: of one entry, of all entries of a table, or (table_id 0) of all tables.
 
         Raises:
-            P4RuntimeError, SwitchError: INVALID_ARGUMENT for a table without direct counter, NOT_FOUND for a
-            missing
-                entry.
+            P4RuntimeError, SwitchError: INVALID_ARGUMENT for a table without direct counter, NOT_FOUND when
+                there is no such entry.
         """
         entry = request.table_entry
         if entry.table_id == 0:

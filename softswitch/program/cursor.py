@@ -84,9 +84,16 @@ class Cursor:
             raise self.malformed("an integer was expected")
         return self._value
 
-    def text_or_integer(self) -> str | int:
-        """Return a string or an integer."""
-        return self.text() if isinstance(self._value, str) else self.integer()
+    def size(self, lowest: int = 0) -> int:
+        """Return a JSON integer that is at least `lowest` and not absurdly large."""
+        value = self.integer()
+        if not lowest <= value < 1 << 31:
+            raise self.malformed(f"a number from {lowest} was expected, not {value}")
+        return value
+
+    def is_text(self, text: str) -> bool:
+        """Whether the value is this string."""
+        return self._value == text
 
     def flag(self) -> bool:
         """Return a boolean; p4c writes some as 0 or 1."""
@@ -112,10 +119,11 @@ class Cursor:
         """The P4 source place that p4c noted at this object or the nearest one around it."""
         here: Cursor | None = self
         while here is not None:
-            info = here.get("source_info")
-            if info is not None:
-                file = PurePosixPath(info["filename"].text()).name
-                return Source(file, info["line"].integer(), info["source_fragment"].text())
+            info = here._value.get("source_info") if isinstance(here._value, dict) else None
+            if isinstance(info, dict):
+                file, line, fragment = (info.get(key) for key in ("filename", "line", "source_fragment"))
+                if isinstance(file, str) and isinstance(line, int) and isinstance(fragment, str):
+                    return Source(PurePosixPath(file).name, line, fragment)
             here = here._parent
         return None
 
@@ -133,14 +141,8 @@ class Cursor:
 
     def malformed(self, what: str) -> UnsupportedProgram:
         """Return the error for input that is not a well-formed BMv2 JSON."""
-        return UnsupportedProgram(f"not a valid BMv2 JSON: {what}", self._where(), ErrorKind.INVALID_ARGUMENT)
+        return UnsupportedProgram(f"not a valid BMv2 JSON: {what}", self.place, ErrorKind.INVALID_ARGUMENT)
 
     def unsupported(self, construct: str) -> UnsupportedProgram:
         """Return the error for a construct that this switch does not have."""
         return UnsupportedProgram(f"{construct} is not supported by this switch", self.place)
-
-    def _where(self) -> str:
-        try:
-            return self.place
-        except UnsupportedProgram:  # the source_info itself may be the broken part
-            return self._path or "top level"

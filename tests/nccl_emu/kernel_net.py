@@ -103,17 +103,21 @@ class KernelNet:
         """Return a TCP socket of the kernel's namespace."""
         with self.inside(self.kernels):
             kernel = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        # The default differs from machine to machine, and some (BBR) repair badly without SACK, which we lack.
+        kernel.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
         kernel.settimeout(10)
         return kernel
 
 
 class RawDriver:
-    """Puts an endpoint on a packet socket; a seeded generator may lose frames in both directions."""
+    """Puts an endpoint on a packet socket; may lose frames that it sends and receives."""
 
-    def __init__(self, net: KernelNet, endpoint: TcpEndpoint, *, loss: float = 0.0, seed: int = 0) -> None:
+    def __init__(
+        self, net: KernelNet, endpoint: TcpEndpoint, *, loss: tuple[float, float] = (0.0, 0.0), seed: int = 0
+    ) -> None:
         self.endpoint = endpoint
         self.sent: list[tuple[float, Segment]] = []
-        self.lost = 0
+        self.lost = [0, 0]
         self.bad_checksums = 0
         self._raw = net.packet_socket()
         self._template = FrameTemplate(OUR_MAC, KERNEL_MAC, OUR_IP, KERNEL_IP)
@@ -144,9 +148,9 @@ class RawDriver:
                 self._receive()
             self.endpoint.on_timer(time.monotonic())
 
-    def _dropped(self) -> bool:
-        dropped = self._rng.random() < self._loss
-        self.lost += dropped
+    def _dropped(self, direction: int) -> bool:
+        dropped = self._rng.random() < self._loss[direction]
+        self.lost[direction] += dropped
         return dropped
 
     def _flush(self) -> None:
@@ -154,7 +158,7 @@ class RawDriver:
         for segment in self.endpoint.take_output(now):
             self.sent.append((now, segment))
             self._ident = (self._ident + 1) & 0xFFFF
-            if not self._dropped():
+            if not self._dropped(0):
                 self._raw.send(self._template.build(segment, self._ident))
 
     def _receive(self) -> None:
@@ -170,5 +174,5 @@ class RawDriver:
             if parsed is None or parsed.dst_ip != OUR_IP:
                 continue
             self.bad_checksums += not parsed.checksums_ok
-            if parsed.checksums_ok and not self._dropped():
+            if parsed.checksums_ok and not self._dropped(1):
                 self.endpoint.on_segment(parsed.segment, time.monotonic())

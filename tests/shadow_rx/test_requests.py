@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobspec.layout import Layout
+from jobspec.reasons import GapReason
 from jobspec.recovery_point import pack_tensors
 from jobspec.sidechannel import side_channel_pb2 as pb
 from shadow_rx.core import ShadowCore
@@ -223,11 +224,20 @@ def test_repeated_records_are_fine_and_different_ones_are_named() -> None:
 def test_records_that_run_too_far_ahead_are_not_kept() -> None:
     rig = Rig(pending_records=2)
     rig.begin()
-    for _ in range(3):
-        rig.train()
-        rig.record()
-    assert "came too far ahead" in rig.core.explain("dp0", 3).detail
+    withheld = []
+    for step in (1, 2, 3):
+        rig.send(rig.train())
+        if step == 1:
+            withheld = rig.twin.records(1)
+        else:
+            rig.record()
     assert rig.core.status("dp0").trained_step == 3
+    for message in withheld:
+        rig.events += rig.core.record(message)
+    assert rig.replicated() == [(1, 1), (1, 2)]
+    (lost,) = rig.lost()
+    assert (lost.gap.step, lost.gap.reason) == (3, GapReason.OVERLOAD)
+    assert "came too far ahead" in lost.gap.detail
 
 
 def test_a_shadow_that_the_job_does_not_have() -> None:

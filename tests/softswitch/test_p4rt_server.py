@@ -91,6 +91,27 @@ def test_close_ends_streams_and_refuses_new_calls() -> None:
     server.close()
 
 
+def test_message_of_a_stream_that_has_ended_does_not_revive_it() -> None:
+    """A reader thread may hand over a message after its RPC has ended."""
+    device = Device(1)
+    received: list[p4r.StreamMessageResponse] = []
+
+    def deliver(message: p4r.StreamMessageResponse) -> bool:
+        received.append(message)
+        return True
+
+    def arbitration() -> p4r.StreamMessageRequest:
+        update = p4r.MasterArbitrationUpdate(device_id=1, election_id=p4r.Uint128(low=5))
+        return p4r.StreamMessageRequest(arbitration=update)
+
+    ghost = device.open_stream(deliver)
+    device.close_stream(ghost)
+    device.receive(ghost, arbitration())
+    assert received == []
+    device.receive(device.open_stream(deliver), arbitration())
+    assert [message.arbitration.status.code for message in received] == [Code.OK]
+
+
 def test_client_that_vanishes_without_a_word_is_noticed() -> None:
     with serve(Device(1)) as server, Controller(server.address) as watcher:
         gone = Controller(server.address)

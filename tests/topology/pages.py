@@ -13,9 +13,16 @@ VOID = {"meta", "link", "br", "hr", "img", "input"}
 class Node:
     tag: str
     attributes: dict[str, str]
-    children: list[Node] = field(default_factory=list)
-    text: str = ""
-    """Text of this element and all below it, in order."""
+    content: list[Node | str] = field(default_factory=list)
+
+    @property
+    def children(self) -> list[Node]:
+        return [part for part in self.content if isinstance(part, Node)]
+
+    @property
+    def text(self) -> str:
+        """Text of this element and all below it, in order."""
+        return "".join(part if isinstance(part, str) else part.text for part in self.content)
 
     def find(self, tag: str | None = None, **attributes: str) -> list[Node]:
         """All elements below with the tag and attributes; ``class_`` means: is one of the classes."""
@@ -40,7 +47,7 @@ class _Reader(HTMLParser):
         names = [name for name, _ in attrs]
         assert len(names) == len(set(names)), f"repeated attribute in <{tag} {names}>"
         node = Node(tag, {name: value or "" for name, value in attrs})
-        self.stack[-1].children.append(node)
+        self.stack[-1].content.append(node)
         if tag not in VOID:
             self.stack.append(node)
 
@@ -54,8 +61,7 @@ class _Reader(HTMLParser):
         self.stack.pop()
 
     def handle_data(self, data: str) -> None:
-        for node in self.stack:
-            node.text += data
+        self.stack[-1].content.append(data)
 
 
 def read_page(html: str) -> Node:

@@ -124,7 +124,7 @@ def test_replication_factor_counts_complete_steps_only() -> None:
 
 
 def test_lag_in_steps_grows_through_a_gap_and_shrinks_after_it() -> None:
-    # Every step ends before its own recovery point is there, so 1 is the least; step 10 is the first after the gap.
+    # A step ends before its own recovery point is there, so 1 is the least; step 10 is the first after the gap.
     behind = dict(lag_steps(lost_step().iterations))
     assert [behind[step] for step in range(5, 13)] == [1, 1, 1, 2, 3, 4, 1, 1]
 
@@ -166,7 +166,8 @@ def test_shortened_tables_account_for_every_step(fine: list[bool], most: int, ed
 def test_texts() -> None:
     assert [loss_text(v) for v in (0.0, 2.30259, 3.2e-5, 1e7)] == ["0.0000", "2.3026", "3.20e-05", "1.00e+07"]
     assert loss_text(float("nan")) == "nan"
-    assert [bytes_text(v) for v in (0, 999, 47_680, 1_234_567, 5e9)] == [
+    sizes = [bytes_text(v) for v in (0, 999, 47_680, 1_234_567, 5e9)]
+    assert sizes == [
         "0 B",
         "999 B",
         "47.68 kB",

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
@@ -24,7 +25,7 @@ def test_ticks_enclose_the_range_evenly(a: float, b: float, whole: bool) -> None
     slack = 1e-6 * (found[1] - found[0])
     assert found[0] <= low + slack
     assert found[-1] >= high - slack
-    gaps = [right - left for left, right in zip(found, found[1:], strict=False)]
+    gaps = [right - left for left, right in pairwise(found)]
     assert min(gaps) > 0
     assert max(gaps) == pytest.approx(min(gaps), rel=1e-6)
     if whole:
@@ -111,7 +112,8 @@ def test_a_line_breaks_where_steps_are_missing() -> None:
     image = chart([(1, 1.0), (2, 2.0), (4, 3.0), (5, 1.0), (7, 2.0)], gaps=[(3, 3), (6, 6)])
     (line,) = image.findall("s:path[@class='line c-loss']", NS)
     assert line.attrib["d"].count("M") == 3
-    assert line.attrib["d"].endswith("h 0")
+    alone = line.attrib["d"].rsplit("M", 1)[1].split()
+    assert alone[:2] == alone[3:]
     assert len(image.findall("s:circle", NS)) == 5
     (boxes,) = image.findall("s:path[@class='gap']", NS)
     assert boxes.attrib["d"].count("M") == 2
@@ -125,7 +127,7 @@ def test_hover_texts_tell_values_and_notes() -> None:
 
 def test_a_long_run_is_thinned_out_and_keeps_its_peak() -> None:
     points = [(step, math.sin(step) + (41 if step == 7777 else 0)) for step in range(1, 20_001)]
-    image = chart(points, notes={step: "n" for step in range(1, 20_001)})
+    image = chart(points, notes=dict.fromkeys(range(1, 20_001), "n"))
     assert len(to_text(image)) < 120_000
     titles = [title.text or "" for title in image.findall("s:g/s:rect/s:title", NS)]
     assert len(titles) <= 240

@@ -67,21 +67,24 @@ control TestIngress(inout headers_t hdr, inout metadata_t meta, inout standard_m
 
 control TestEgress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     apply {
+        bool again = false;
         if (hdr.order.command == 6 && standard_metadata.instance_type == 0) {
             clone_preserving_field_list(CloneType.E2E, (bit<32>)hdr.order.argument, 1);
             hdr.order.rounds = 0xdd;
         } else if (hdr.order.command == 7 && hdr.order.rounds < 3) {
             hdr.order.rounds = hdr.order.rounds + 1;
             recirculate_preserving_field_list(1);
+            again = true;
         } else if (hdr.order.command == 8) {
             mark_to_drop(standard_metadata);
-        } else if (hdr.order.command == 12) {
+        } else if (hdr.order.command == 12 && standard_metadata.instance_type == 0) {
             clone(CloneType.E2E, (bit<32>)hdr.order.argument);
             mark_to_drop(standard_metadata);
         } else if (hdr.order.command == 13) {
             recirculate_preserving_field_list(1);
+            again = true;
         }
-        if (!(hdr.order.command == 7 && hdr.order.rounds < 3)) {
+        if (!again) {
             hdr.report.setValid();
             hdr.report.instance_type = (bit<8>)standard_metadata.instance_type;
             hdr.report.egress_port = (bit<16>)standard_metadata.egress_port;

@@ -7,6 +7,8 @@ Measured against BMv2's `simple_switch_grpc` (P4Runtime 1.3, PI frontend) and th
   with that or, like the embedded switch, with an empty message.
 * BMv2 lets a client arbitrate for any device id, and fails with "assign device" when the pipeline is pushed.
 * BMv2 refuses an update without saying why: code UNKNOWN, "Error when adding match entry to target".
+* BMv2 takes a BMv2 JSON without a program, and fails afterwards, when its tables are read.
+* BMv2 has no multicast group from 32768 on (PI keeps those for clone sessions).
 * BMv2 neither reads nor writes registers: nothing here asks for them.
 """
 

@@ -144,7 +144,7 @@ def _lives_on(
 
 _LAST_DELETED = ("groups", Table.SHADOW, "digest")
 _FIRST_DELETED = (Table.REPLICATE, Table.REPLICATE_RDMA_IPV4, Table.REPLICATE_RDMA_IPV6, Table.FLOW_BASE)
-_WRITTEN = ("digest", Table.SHADOW_PORTS, Table.L2_FORWARD, "groups", Table.FLOW_BASE)
+_WRITTEN = ("digest", Table.SHADOW_PORTS, Table.SHADOW, Table.L2_FORWARD, "groups", Table.FLOW_BASE)
 
 
 def _kind(entity: Entity) -> str:

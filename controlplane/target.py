@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Self
+from typing import Self, TypeVar
 
 from controlplane import backup
 from controlplane.backup import BATCH
-from controlplane.codec import encode_update
+from controlplane.codec import encode, encode_update
 from controlplane.describe import Names, describe_update
 from controlplane.digests import FlowStarts
 from controlplane.entities import SwitchState, TableEntry, is_flow_base
@@ -19,6 +19,8 @@ from controlplane.reconcile import Plan, exact_plan, reconcile, table_plan
 from controlplane.session import CONNECT_S, Session
 from controlplane.snapshot import Counters, read_counters, read_state
 from p4src.names import Table
+
+_T = TypeVar("_T")
 
 DEFAULT_ELECTION_ID = 1
 """Bid of a controller that does not insist: any other controller that is there keeps the switch."""
@@ -136,35 +138,41 @@ class Target:
             names: names of hosts and flows for error messages.
 
         Raises:
+            ValueError: `desired` holds what the program does not know; nothing was changed.
             ControlPlaneError: something is refused; the error says what, and whether the earlier state is in
                 force again.
+            RuntimeError: connected without an election id.
         """
+        _ = self._session.stream  # a session that only reads is told before it reads
+        for entity in desired.entities:
+            encode(entity, self._pipeline.schema)  # what cannot be said must not leave a half-made change
         status = self.pipeline_status()
         if status is PipelineStatus.CURRENT:
             before = self._read()
             plan = reconcile(desired, before)
-            self._change(plan, names, lambda: self._put_back(before))
+            self._or_undo(lambda: self._change(plan, names), lambda: self._put_back(before))
             return Installation(status, plan)
         kept = backup.take(self._session)
         self._session.set_config(self._pipeline.config())
-        plan = reconcile(desired, self._read())
-        self._change(plan, names, lambda: self._put_back_program(kept))
+        plan = self._or_undo(lambda: self._fill(desired, names), lambda: self._put_back_program(kept))
         return Installation(status, plan)
 
     def restore_flow_base(self, entries: Iterable[TableEntry], names: Names | None = None) -> Plan:
         """Make `flow_base` hold exactly `entries` (see `ConnectionJournal`) and touch nothing else.
 
         Raises:
-            ValueError: an entry of another table.
+            ValueError: an entry of another table, or one that does not fit.
             ControlPlaneError: as in `install`.
         """
         wanted = tuple(entries)
         strangers = [entry.table for entry in wanted if not is_flow_base(entry)]
         if strangers:
             raise ValueError(f"an entry of table {strangers[0]} does not belong into {Table.FLOW_BASE}")
+        for entry in wanted:
+            encode(entry, self._pipeline.schema)
         before = self.read_state()
         plan = table_plan(wanted, before, Table.FLOW_BASE)
-        self._change(plan, names, lambda: self._put_back(before))
+        self._or_undo(lambda: self._change(plan, names), lambda: self._put_back(before))
         return plan
 
     def flow_starts(self) -> FlowStarts:
@@ -195,13 +203,10 @@ class Target:
                 hint="install the job again: that pushes this version's program",
             )
 
-    def _change(self, plan: Plan, names: Names | None, undo: Callable[[], str]) -> None:
-        """Make the updates of `plan` and check that they are in force; where that fails, `undo`."""
-        if not plan.updates:
-            return
+    def _or_undo(self, work: Callable[[], _T], undo: Callable[[], str]) -> _T:
+        """Do `work`; where that fails, `undo` it and let the error say what became of that."""
         try:
-            self._make(plan, names or Names())
-            self._check(plan, names or Names())
+            return work()
         except ControlPlaneError as error:
             try:
                 note = undo()
@@ -211,14 +216,21 @@ class Target:
                 raise error.with_outcome(False, note + refused) from error
             raise error.with_outcome(True, note) from error
 
+    def _fill(self, desired: SwitchState, names: Names | None) -> Plan:
+        plan = reconcile(desired, self._read())
+        self._change(plan, names)
+        return plan
+
+    def _change(self, plan: Plan, names: Names | None) -> None:
+        """Make the updates of `plan` and check that they are in force."""
+        if plan.updates:
+            self._make(plan, names or Names())
+            self._check(plan, names or Names())
+
     def _make(self, plan: Plan, names: Names) -> None:
-        stages = (stage[i : i + BATCH] for stage in plan.stages() for i in range(0, len(stage), BATCH))
-        # All are encoded before the first is sent: what cannot be said must not leave a half-made change.
-        batches = [
-            (batch, [encode_update(update, self._pipeline.schema) for update in batch]) for batch in stages
-        ]
-        for batch, messages in batches:
-            refused = self._session.write(messages)
+        batches = (stage[i : i + BATCH] for stage in plan.stages() for i in range(0, len(stage), BATCH))
+        for batch in batches:
+            refused = self._session.write([encode_update(update, self._pipeline.schema) for update in batch])
             if refused:
                 refusals = tuple(
                     Refusal(describe_update(batch[index], names), code, message)

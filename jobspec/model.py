@@ -137,12 +137,17 @@ class Framing(_Strict):
     """Largest payload of one frame in bytes, each with its own CRC32C."""
 
 
+OptionValue = float | int | bool | list[float]
+"""Value of a keyword argument of an optimizer."""
+_DEFAULT_OPTIONS: dict[str, OptionValue] = {"lr": 1e-3}
+
+
 class OptimizerSpec(_Strict):
     """Optimizer of the workload."""
 
     name: Literal["AdamW", "Adam", "SGD", "RMSprop", "Adagrad"] = "AdamW"
     """Class of ``torch.optim``."""
-    options: dict[str, float | int | bool | list[float]] = Field(default_factory=lambda: {"lr": 1e-3})
+    options: dict[str, OptionValue] = Field(default_factory=lambda: _DEFAULT_OPTIONS.copy())
     """Keyword arguments of the class."""
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
 
+import numpy as np
 import torch
-from sklearn.datasets import load_digits
 
 from jobspec.ring import split
 from nccl_emu.errors import TrainerError
@@ -29,12 +31,28 @@ class Digits:
 
     @classmethod
     def load(cls) -> Digits:
-        """Read the data set that scikit-learn carries (no network) and standardise it."""
-        raw, labels = load_digits(return_X_y=True)
+        """Read the data set that scikit-learn carries (no network) and standardise it.
+
+        Raises:
+            TrainerError: scikit-learn, or the file in it, is not there.
+        """
+        table = np.loadtxt(_digits_file(), delimiter=",")
+        raw, labels = table[:, :-1], table[:, -1]
         scale = raw.std(axis=0)
         scale[scale == 0] = 1.0  # pixels that are blank in every scan
         features = (raw - raw.mean(axis=0)) / scale
         return cls(torch.from_numpy(features).float(), torch.from_numpy(labels).long())
+
+
+def _digits_file() -> Path:
+    # What sklearn.datasets.load_digits reads; importing scikit-learn for it would take longer than training.
+    spec = find_spec("sklearn")
+    if spec is None or spec.origin is None:
+        raise TrainerError("workload.kind", "digits-mlp needs the package scikit-learn: install it")
+    path = Path(spec.origin).parent / "datasets" / "data" / "digits.csv.gz"
+    if not path.is_file():
+        raise TrainerError("workload.kind", f"this scikit-learn has no file {path}: install another version")
+    return path
 
 
 class ShardedSampler:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import select
 import time
@@ -105,7 +106,8 @@ class RankDriver:
         except BaseException:
             # As a kernel does for a process that dies: the peers need not wait for their timeouts.
             self._node.abort(time.monotonic())
-            self._socket.send(self._node.take_frames())
+            with contextlib.suppress(LinkError):  # the first error is the one to tell
+                self._socket.send(self._node.take_frames())
             sender.finish(min(_FLUSH_SECONDS, self.options.timeout))
             raise
         finally:
@@ -141,9 +143,7 @@ class RankDriver:
         deadline = time.monotonic() + self.options.timeout
         while (epoch := self._shadow.status(self.group.name).epoch) < self.options.epoch:
             if time.monotonic() > deadline:
-                message = (
-                    f"the shadow knows epoch {epoch}, waiting for rank 0 to announce {self.options.epoch}"
-                )
+                message = f"the shadow knows epoch {epoch}, waiting for rank 0 to announce {self.options.epoch}"
                 raise LinkError("timeout", message)
             self._signals.wait(_POLL_SECONDS)
         if epoch > self.options.epoch:
@@ -197,6 +197,4 @@ def _group(job: Job, name: str) -> Group:
     for group in job.groups:
         if group.name == name:
             return group
-    raise TrainerError(
-        "group", f"no group is called {name!r}; known: {', '.join(g.name for g in job.groups)}"
-    )
+    raise TrainerError("group", f"no group is called {name!r}; known: {', '.join(g.name for g in job.groups)}")

@@ -35,13 +35,12 @@ class RingError(EmulatorError):
 class LinkError(EmulatorError):
     """A ring connection was refused, reset, closed early or made no progress."""
 
-    def __init__(
-        self, reason: str, message: str, *, flow: int | None = None, peer: str | None = None
-    ) -> None:
+    def __init__(self, reason: str, message: str, *, flow: int | None = None, peer: str | None = None) -> None:
         """Keep where it happened.
 
         Args:
-            reason: short name: a value of `TcpErrorKind`, ``closed_early``, ``timeout`` or ``not_connected``.
+            reason: short name: a value of `TcpErrorKind`, or ``closed_early``, ``timeout``, ``not_connected``,
+                ``epoch``, ``ports``, ``interface``.
             message: what happened.
             flow: id of the flow, None where all are concerned.
             peer: host at the other end.

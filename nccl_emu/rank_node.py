@@ -265,11 +265,11 @@ class RankNode:
         for link in self._outgoing:
             endpoint = link.endpoint
             if (segment.src_port, segment.dst_port) == (endpoint.remote_port, endpoint.local_port):
-                return link if source == str(link.peer.ip) else None
+                return link if source == link.peer_ip else None
         for link in self._incoming:
             endpoint = link.endpoint
             if segment.dst_port == endpoint.local_port and endpoint.remote_port in (None, segment.src_port):
-                return link if source == str(link.peer.ip) else None
+                return link if source == link.peer_ip else None
         return None
 
     def _on_stranger(self, source: str, segment: Segment) -> None:

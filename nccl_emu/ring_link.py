@@ -60,6 +60,7 @@ class RingLink:
         """
         self.flow = flow
         self.peer = peer
+        self.peer_ip = str(peer.ip)
         self.endpoint = endpoint
         self.was_connected = False
         """Whether the handshake was ever completed."""

@@ -1,8 +1,7 @@
 """A shadow node as a process: ``python -m shadow_rx --job FILE --shadow NAME --iface NAME --listen ADDRESS``.
 
 Prints one JSON line on standard output when it listens and captures (``"event": "ready"``) and one with the
-final status after SIGTERM or SIGINT (``"event": "final"``). Problems go to standard error, with exit code
-2.
+final status after SIGTERM or SIGINT (``"event": "final"``). Problems go to standard error, with exit code 2.
 """
 
 from __future__ import annotations
@@ -14,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch
@@ -22,6 +22,7 @@ from google.protobuf.json_format import MessageToDict
 from jobspec.errors import JobError
 from jobspec.loader import load_job
 from shadow_rx.core import ShadowCore
+from shadow_rx.description import state_keys
 from shadow_rx.errors import ShadowError
 from shadow_rx.event_log import EventLog
 from shadow_rx.live import LiveCapture
@@ -31,6 +32,8 @@ from shadow_rx.publisher import BackgroundPublisher
 from shadow_rx.service import serve, status_message
 from shadow_rx.store import RecoveryStore
 
+_SIGNALS = {signal.SIGTERM, signal.SIGINT}
+
 
 def _parser() -> argparse.ArgumentParser:
     defaults = ShadowOptions()
@@ -39,17 +42,13 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--shadow", required=True, help="name of this node in the job file")
     parser.add_argument("--iface", required=True, help="interface that replicas arrive on")
     parser.add_argument("--listen", required=True, help="side channel: host:port or unix:/path")
-    parser.add_argument(
-        "--store", type=Path, help="directory for recovery points; without it they stay in memory"
-    )
+    parser.add_argument("--store", type=Path, help="directory for recovery points; without it they stay in memory")
     parser.add_argument("--events", type=Path, help="append one JSON line for every step gained or lost")
     parser.add_argument("--keep", type=int, help="newest recovery points to keep on storage (default: all)")
     parser.add_argument("--queue", type=int, default=4, help="recovery points that may wait for storage")
     parser.add_argument("--hold", type=int, default=defaults.hold, help="recovery points kept in memory")
     parser.add_argument("--window", type=int, default=defaults.window, help="steps collected at a time")
-    parser.add_argument(
-        "--memory-limit", type=int, default=defaults.memory_limit, help="bytes for each group"
-    )
+    parser.add_argument("--memory-limit", type=int, default=defaults.memory_limit, help="bytes for each group")
     parser.add_argument("--threads", type=int, default=1, help="torch threads; 1 as the ranks have")
     return parser
 
@@ -57,41 +56,48 @@ def _parser() -> argparse.ArgumentParser:
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a shadow node until SIGTERM or SIGINT; return the exit code."""
     arguments = _parser().parse_args(argv)
-    # Blocked before any thread starts, so that all threads inherit it and sigwait below is the only receiver.
-    signals = {signal.SIGTERM, signal.SIGINT}
-    signal.pthread_sigmask(signal.SIG_BLOCK, signals)
-    torch.set_num_threads(arguments.threads)
+    # Blocked before any thread starts, so that all threads inherit it and sigwait is the only receiver.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
     try:
-        options = ShadowOptions(
-            window=arguments.window, hold=arguments.hold, memory_limit=arguments.memory_limit
-        )
-        core = ShadowCore(load_job(arguments.job), arguments.shadow, options)
-        publisher = None
-        if arguments.store is not None:
-            publisher = BackgroundPublisher(RecoveryStore(arguments.store, arguments.keep), arguments.queue)
-        events = EventLog(arguments.events) if arguments.events is not None else None
-        node = ShadowNode(core, time.monotonic, publisher, events)
-        capture = LiveCapture(node, arguments.iface)
-        server = serve(node, arguments.listen)
+        return _run(arguments)
     except (JobError, ShadowError, ValueError, OSError) as error:
         print(f"shadow {arguments.shadow}: {error}", file=sys.stderr)
         return 2
-    capture.start()
-    _tell(
-        event="ready",
-        job=core.job.name,
-        shadow=core.shadow,
-        groups=list(core.groups),
-        interface=arguments.iface,
-        listen=server.address,
-        pid=os.getpid(),
-    )
-    signal.sigwait(signals)
-    capture.stop()
-    server.stop()
-    node.close()
-    if events is not None:
-        events.close()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    options = ShadowOptions(arguments.window, arguments.hold, memory_limit=arguments.memory_limit)
+    core = ShadowCore(load_job(arguments.job), arguments.shadow, options)
+    publisher = None
+    if arguments.store is not None:
+        publisher = BackgroundPublisher(RecoveryStore(arguments.store, arguments.keep), arguments.queue)
+    torch.set_num_threads(arguments.threads)
+    # torch imports its compiler with the first optimizer step, which takes seconds: not while a rank waits.
+    state_keys("SGD", {}, torch.float32)
+    with ExitStack() as stack:
+        events = None
+        if arguments.events is not None:
+            events = EventLog(arguments.events)
+            stack.callback(events.close)
+        node = ShadowNode(core, time.monotonic, publisher, events)
+        stack.callback(node.close)
+        capture = LiveCapture(node, arguments.iface)
+        stack.callback(capture.stop)
+        server = serve(node, arguments.listen)
+        stack.callback(server.stop)
+        capture.start()
+        _tell(
+            event="ready",
+            job=core.job.name,
+            shadow=core.shadow,
+            groups=list(core.groups),
+            interface=arguments.iface,
+            listen=server.address,
+            pid=os.getpid(),
+        )
+        signal.sigwait(_SIGNALS)
     statuses = {group: MessageToDict(status_message(node.status(group))) for group in core.groups}
     _tell(event="final", shadow=core.shadow, capture_error=capture.error, groups=statuses)
     return 0

@@ -182,9 +182,7 @@ class Assembler:
             return False
         recent = connection.recent
         if recent is not None and recent.start <= start and start + length <= recent.end:
-            placed = self._fill(
-                connection, recent.slot, recent.buffer, start - recent.start, replica.payload, now
-            )
+            placed = self._fill(connection, recent.slot, recent.buffer, start - recent.start, replica.payload, now)
             if placed < length:
                 self.discarded[Discard.DUPLICATE] += 1
             return recent.slot.complete

@@ -31,9 +31,7 @@ class ShadowCore:
         options = options or ShadowOptions()
         if shadow not in {node.name for node in job.shadows}:
             known = ", ".join(node.name for node in job.shadows)
-            raise ShadowError(
-                Refusal.NOT_FOUND, "shadow", f"job {job.name!r} has no shadow {shadow!r}; it has {known}"
-            )
+            raise ShadowError(Refusal.NOT_FOUND, "shadow", f"job {job.name!r} has no shadow {shadow!r}; it has {known}")
         self.job = job
         """The job."""
         self.shadow = shadow

@@ -38,12 +38,22 @@ class Coverage:
         if start >= end:
             return
         bounds = self._bounds
-        if bounds and bounds[-1] == start:
-            bounds[-1] = end
-            return
         # bisect_left/right make a range that touches an interval merge with it.
         low, high = bisect_left(bounds, start), bisect_right(bounds, end)
         bounds[low:high] = ([start] if low % 2 == 0 else []) + ([end] if high % 2 == 0 else [])
+
+    def fill(self, start: int, end: int) -> list[tuple[int, int]]:
+        """Add [start, end), start < end, and return the parts of it that were not in the set, in order."""
+        bounds = self._bounds
+        if bounds and start < bounds[-1]:
+            holes = self.missing(start, end)
+            self.add(start, end)
+            return holes
+        if bounds and start == bounds[-1]:
+            bounds[-1] = end
+        else:
+            bounds += (start, end)
+        return [(start, end)]
 
     def missing(self, start: int, end: int) -> list[tuple[int, int]]:
         """Return the parts of [start, end) that are not in the set, in order."""

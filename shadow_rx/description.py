@@ -69,9 +69,7 @@ def parse_optimizer(message: pb.OptimizerDescription, layout: Layout) -> Optimiz
     """
     if message.name not in OPTIMIZERS:
         known = ", ".join(OPTIMIZERS)
-        raise invalid(
-            "optimizer.name", f"{message.name!r} cannot be replayed from gradients; expected one of {known}"
-        )
+        raise invalid("optimizer.name", f"{message.name!r} cannot be replayed from gradients; expected one of {known}")
     expected = {slot.param.name for slot in layout.slots}
     seen: set[str] = set()
     groups: list[GroupPlan] = []
@@ -88,9 +86,7 @@ def parse_optimizer(message: pb.OptimizerDescription, layout: Layout) -> Optimiz
         options = parse_options(message.name, group.options_json, f"{field}.options_json")
         groups.append(GroupPlan(tuple(group.params), options))
     if seen != expected:
-        raise invalid(
-            "optimizer.groups", f"parameters of the layout without a group: {sorted(expected - seen)[:5]}"
-        )
+        raise invalid("optimizer.groups", f"parameters of the layout without a group: {sorted(expected - seen)[:5]}")
     return OptimizerPlan(message.name, tuple(groups))
 
 

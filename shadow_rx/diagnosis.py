@@ -35,9 +35,7 @@ def diagnose(assembler: Assembler, book: RecordBook, step: int) -> Gap | None:
     absent = book.missing(step)
     if absent:
         if book.refused_step is not None and book.refused_step <= step:
-            return Gap(
-                step, GapReason.OVERLOAD, "its records came too far ahead of the steps that are applied"
-            )
+            return Gap(step, GapReason.OVERLOAD, "its records came too far ahead of the steps that are applied")
         return Gap(step, GapReason.SIDE_CHANNEL_MISSING, f"no record of rank {_some(absent)}")
     return None
 
@@ -97,9 +95,7 @@ def _overload(assembler: Assembler) -> str:
 
 def _describe(missing: Sequence[MissingRange]) -> str:
     total = sum(item.end - item.start for item in missing)
-    ranges = _some(
-        f"flow {m.flow_id} [{m.start}, {m.end}) in bucket {m.bucket} chunk {m.chunk}" for m in missing
-    )
+    ranges = _some(f"flow {m.flow_id} [{m.start}, {m.end}) in bucket {m.bucket} chunk {m.chunk}" for m in missing)
     return f"{total} bytes missing: {ranges}"
 
 

@@ -82,6 +82,12 @@ class Epoch:
         detail = f"waits for the state before step {self.assembler.first_step} to be uploaded"
         return Gap(step, GapReason.RESYNC_PENDING, detail)
 
+    def pending_bytes(self) -> dict[int, int]:
+        """Return how many bytes of each step in the window were placed; steps without any are left out."""
+        first = self.assembler.next_step
+        steps = range(first, first + self.assembler.window)
+        return {step: count for step in steps if (count := self.assembler.slot(step).received_bytes)}
+
     def explain_until(self, last: int) -> list[Gap]:
         """Explain the steps that are not applied, up to `last`; of very many the first and the newest."""
         first = self.assembler.next_step

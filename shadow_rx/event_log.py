@@ -52,5 +52,4 @@ def event_fields(event: Event) -> dict[str, Any]:
         "step": event.gap.step,
         "reason": event.gap.reason.value,
         "detail": event.gap.detail,
-        "missing_bytes": sum(piece.end - piece.start for piece in event.gap.missing),
     }

@@ -77,15 +77,13 @@ class FrameBuffer:
         self._coverage.clear()
 
     def place(self, start: int, data: memoryview) -> int:
-        """Copy `data` to position `start`, except where bytes are already; return how many bytes were new."""
+        """Copy `data` (not empty) to position `start`, except where bytes are already; return how many were new."""
         if self.verified:
             return 0
-        end = start + len(data)
         placed = 0
-        for low, high in self._coverage.missing(start, end):
+        for low, high in self._coverage.fill(start, start + len(data)):
             self._copy(low, data[low - start : high - start])
             placed += high - low
-        self._coverage.add(start, end)
         return placed
 
     def _copy(self, start: int, data: memoryview) -> None:

@@ -77,9 +77,7 @@ class GroupReplica:
                 epoch=message.epoch, first_step=first, window=self._options.window,
             )  # fmt: skip
         except MemoryError as error:
-            raise ShadowError(
-                Refusal.RESOURCE_EXHAUSTED, "layout_json", f"no memory for {bound} bytes"
-            ) from error
+            raise ShadowError(Refusal.RESOURCE_EXHAUSTED, "layout_json", f"no memory for {bound} bytes") from error
         ranks = len(self._group.ring)
         book = RecordBook(optimizer, ranks, first, self._options.pending_records, self._job.digests)
         keeps = self._holds(first - 1, layout, optimizer)
@@ -97,9 +95,7 @@ class GroupReplica:
             raise invalid("job", f"{message.job!r}, this shadow serves job {self._job.name!r}")
         newest = self._epoch.number if self._epoch else 0
         if message.epoch <= newest:
-            raise premature(
-                "epoch", f"{message.epoch} is not newer than epoch {newest}; expected {newest + 1} or more"
-            )
+            raise premature("epoch", f"{message.epoch} is not newer than epoch {newest}; expected {newest + 1} or more")
         if message.first_step < 1:
             raise invalid("first_step", "is 0, expected 1 or more")
         return parse_layout(message.layout_json)
@@ -131,9 +127,7 @@ class GroupReplica:
         current = self._current(epoch)
         first = current.assembler.first_step
         if current.assembler.next_step > first:
-            raise premature(
-                "epoch", f"step {first} of epoch {epoch} is applied already; the state cannot be replaced"
-            )
+            raise premature("epoch", f"step {first} of epoch {epoch} is applied already; the state cannot be replaced")
         try:
             state = unpack_tensors(data)
         except RecoveryPointError as error:
@@ -248,9 +242,7 @@ class GroupReplica:
         )  # fmt: skip
         slot = current.assembler.slot(step)
         applied_at = now if now is not None else slot.complete_at or 0.0
-        report = StepReport(
-            current.number, step, slot.received_bytes, slot.first_byte_at, slot.complete_at, applied_at
-        )
+        report = StepReport(current.number, step, slot.received_bytes, slot.first_byte_at, slot.complete_at, applied_at)
         self._base, self._applied = tensors, step
         self._held.append(snapshot)
         self.history.replicated(report)
@@ -285,9 +277,7 @@ class GroupReplica:
             unannounced = Gap(step, GapReason.SIDE_CHANNEL_MISSING, "has not been announced by any rank")
             return self.history.loss(step) or unannounced
         loss = self.history.loss(step)
-        return loss or Gap(
-            step, GapReason.RESYNC_PENDING, "lies before the steps that this shadow was told of"
-        )
+        return loss or Gap(step, GapReason.RESYNC_PENDING, "lies before the steps that this shadow was told of")
 
     def settled(self, step: int) -> bool:
         """Tell whether `step` is a recovery point, or can never be one in the present epoch."""
@@ -316,6 +306,7 @@ class GroupReplica:
             replica_packets=self._packets,
             replica_payload_bytes=self._payload_bytes,
             discarded={str(cause): count for cause, count in sorted(discarded.items()) if count},
+            pending_bytes=current.pending_bytes() if current is not None else {},
         )
 
     def reports(self) -> list[StepReport]:

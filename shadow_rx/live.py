@@ -53,9 +53,10 @@ class LiveCapture:
         self._thread.start()
 
     def stop(self) -> None:
-        """Hand over what was captured so far, then stop."""
+        """Hand over what was captured so far, then stop; also before `start`."""
         os.write(self._wake_write, b"x")
-        self._thread.join()
+        if self._thread.ident is not None:
+            self._thread.join()
         self._socket.close()
         os.close(self._wake_read)
         os.close(self._wake_write)

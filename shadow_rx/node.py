@@ -137,9 +137,7 @@ class ShadowNode:
             try:
                 return self._publisher.store.read(group, epoch, wanted)
             except RecoveryPointError as error:
-                raise ShadowError(
-                    Refusal.NOT_FOUND, "step", f"step {wanted} cannot be read: {error}"
-                ) from error
+                raise ShadowError(Refusal.NOT_FOUND, "step", f"step {wanted} cannot be read: {error}") from error
         why = f"{gap.reason}: {gap.detail}" if gap else "it is no longer kept"
         raise ShadowError(Refusal.NOT_FOUND, "step", f"step {wanted} of group {group!r} is not held: {why}")
 

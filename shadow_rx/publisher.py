@@ -84,9 +84,7 @@ class BackgroundPublisher:
     def start(self, report: Report) -> None:
         """Start the thread; `report` is called from it, and from `offer` for points that are dropped."""
         self._report = report
-        self._thread = threading.Thread(
-            target=self._run, args=(report,), name="shadow-publisher", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, args=(report,), name="shadow-publisher", daemon=True)
         self._thread.start()
 
     def offer(self, snapshot: Snapshot) -> None:
@@ -98,9 +96,7 @@ class BackgroundPublisher:
         dropped: Snapshot | None = None
         with self._changed:
             if self._report is None or self._closed:
-                raise RuntimeError(
-                    "the publisher is not running; call start first, and offer nothing after close"
-                )
+                raise RuntimeError("the publisher is not running; call start first, and offer nothing after close")
             if len(self._waiting) >= self._depth:
                 dropped = self._waiting.popleft()
             self._waiting.append(snapshot)

@@ -104,9 +104,7 @@ class RecordBook:
         options = tuple(self._options(index, text) for index, text in enumerate(message.group_options_json))
         digest = message.parameter_digest
         if len(digest) not in (0, DIGEST_BYTES):
-            raise invalid(
-                "parameter_digest", f"{len(digest)} bytes, expected {DIGEST_BYTES} (SHA-256) or none"
-            )
+            raise invalid("parameter_digest", f"{len(digest)} bytes, expected {DIGEST_BYTES} (SHA-256) or none")
         if self._digests and not digest:
             raise invalid("parameter_digest", "is empty, but the job asks for digests")
         objects: dict[str, Any] = {}
@@ -132,9 +130,7 @@ class RecordBook:
             options = parse_options(self._plan.name, text, field)
             missing = set(self._plan.groups[index].options) - set(options)
             if missing:
-                raise invalid(
-                    field, f"lacks {sorted(missing)}, which the group had when the trainer attached"
-                )
+                raise invalid(field, f"lacks {sorted(missing)}, which the group had when the trainer attached")
             if len(self._checked) >= 2 * len(self._plan.groups) + 16:
                 self._checked.clear()
             self._checked[key] = options

@@ -67,9 +67,7 @@ class Replay:
         try:
             expected = state_keys(self.plan.name, group.options, dtype)
         except Exception as error:  # torch.optim refuses values with several exception types
-            raise invalid(
-                "data", f"torch.optim.{self.plan.name} cannot step {dtype} parameters: {error}"
-            ) from error
+            raise invalid("data", f"torch.optim.{self.plan.name} cannot step {dtype} parameters: {error}") from error
         for name in group.params:
             state = optim.get(name, {})
             if set(state) != set(expected):
@@ -83,9 +81,7 @@ class Replay:
                 shape = () if is_scalar else tuple(param.shape)
                 if tuple(state[key].shape) != shape or not state[key].is_floating_point():
                     found = f"{state[key].dtype} {tuple(state[key].shape)}"
-                    raise invalid(
-                        "data", f"tensor 'optim/{name}/{key}' is {found}, expected floating point {shape}"
-                    )
+                    raise invalid("data", f"tensor 'optim/{name}/{key}' is {found}, expected floating point {shape}")
 
     def apply(self, slot: StepSlot, options: Sequence[Options]) -> None:
         """Advance by one step with the gradient in `slot` and the step's options, one mapping a group.
@@ -158,9 +154,7 @@ def _split(tensors: Mapping[str, torch.Tensor], params: set[str]) -> dict[str, T
             continue
         param, _, key = rest.rpartition("/")
         if kind != "optim" or param not in params or not key:
-            raise invalid(
-                "data", f"tensor {name!r} is neither a parameter of the layout nor optimizer state of one"
-            )
+            raise invalid("data", f"tensor {name!r} is neither a parameter of the layout nor optimizer state of one")
         optim.setdefault(param, {})[key] = tensor
     return optim
 

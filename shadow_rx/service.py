@@ -55,9 +55,7 @@ class ShadowServicer(rpc.ShadowServicer):
         """Begin an epoch."""
         return pb.AttachReply(need_state=_call(context, lambda: self._node.attach(request)))
 
-    def UploadState(
-        self, request_iterator: Iterator[pb.StateChunk], context: grpc.ServicerContext
-    ) -> pb.UploadReply:
+    def UploadState(self, request_iterator: Iterator[pb.StateChunk], context: grpc.ServicerContext) -> pb.UploadReply:
         """Take the state before an epoch's first step."""
 
         def upload() -> None:
@@ -149,6 +147,7 @@ def status_message(status: GroupStatus) -> pb.Status:
         replica_packets=status.replica_packets,
         replica_payload_bytes=status.replica_payload_bytes,
         discarded=dict(status.discarded),
+        pending_bytes=dict(status.pending_bytes),
     )
 
 

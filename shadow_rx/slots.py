@@ -114,9 +114,7 @@ class StepSlot:
         version = self.plan.layout.version
         for flow_id, buffers in self.frames.items():
             flow = self.plan.flows[flow_id].flow
-            self.identities[flow_id] = FrameIdentity(
-                job, group, epoch, flow.channel, flow.rank, step, version
-            )
+            self.identities[flow_id] = FrameIdentity(job, group, epoch, flow.channel, flow.rank, step, version)
             for buffer in buffers:
                 buffer.reset()
 

@@ -87,9 +87,7 @@ def _build(snapshot: Snapshot) -> tuple[RecoveryPoint, bytes]:
             tensors[f"rank/{record.rank}/{name}"] = torch.from_numpy(np.frombuffer(raw, np.uint8).copy())
         for name in (*record.raw, *record.objects):
             full_name = f"rank/{record.rank}/{name}"
-            objects.append(
-                StateEntry(name=full_name, origin=Origin.SIDE_CHANNEL, step=step, rank=record.rank)
-            )
+            objects.append(StateEntry(name=full_name, origin=Origin.SIDE_CHANNEL, step=step, rank=record.rank))
     state = pack_tensors(tensors)
     options = snapshot.records[0].options
     manifest = Manifest(

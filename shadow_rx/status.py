@@ -64,6 +64,8 @@ class GroupStatus:
     """Their payload bytes, repeated ones included."""
     discarded: Mapping[str, int]
     """Frames and replicas that were not placed, by cause (`shadow_rx.capture.Discard`)."""
+    pending_bytes: Mapping[int, int]
+    """Bytes that were placed (frame headers included) of each step that is still being collected, by step."""
 
 
 @dataclass(frozen=True)

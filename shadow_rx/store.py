@@ -81,9 +81,8 @@ class RecoveryStore:
             # Listed before it is known to be durable, so that it will be deleted in its turn in either case.
             written.append(point)
             self._files.sync_directory(path.parent)
-        except (
-            Exception
-        ) as error:  # a thread that stores must survive whatever a file system can come up with
+        except Exception as error:
+            # Everything: the thread that stores must survive whatever a file system can come up with.
             self._discard(unfinished)
             return StoreResult(point, f"{path}: {error}")
         removed, cleanup_error = self._prune(written)
@@ -126,9 +125,10 @@ class RecoveryStore:
                 # Renamed first: a point that is half deleted must not look like one that is damaged.
                 path = self.path_of(*written[0])
                 doomed = path.with_name(f".old-{path.name}")
-                self._files.rename(path, doomed)
+                if self._files.exists(path):
+                    self._files.rename(path, doomed)
+                    self._doomed.append(doomed)
                 removed.append(written.popleft())
-                self._doomed.append(doomed)
             while self._doomed:
                 self._files.remove_tree(self._doomed[0])
                 del self._doomed[0]

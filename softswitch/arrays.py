@@ -99,9 +99,7 @@ class RegisterArray:
 
 def _check_index(what: str, name: str, size: int, index: int) -> None:
     if not 0 <= index < size:
-        raise SwitchError(
-            ErrorKind.INVALID_ARGUMENT, f"index {index} is not in 0..{size - 1}", f"{what} {name}"
-        )
+        raise SwitchError(ErrorKind.INVALID_ARGUMENT, f"index {index} is not in 0..{size - 1}", f"{what} {name}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,9 +70,7 @@ class SwitchCore:
         self.program: Program = program
         self.cpu_port = cpu_port
         self.drop_port = drop_port
-        self.tables: Mapping[str, Table] = MappingProxyType(
-            {node.name: Table(node.spec) for node in program.tables()}
-        )
+        self.tables: Mapping[str, Table] = MappingProxyType({node.name: Table(node.spec) for node in program.tables()})
         self.counters: Mapping[str, CounterArray] = MappingProxyType(
             {item.name: CounterArray(item.name, item.size) for item in program.counters}
         )
@@ -143,9 +141,7 @@ class SwitchCore:
         """Return the replicas (egress port, replica id) of every group by id."""
         return dict(self._runtime.groups)
 
-    def set_clone_session(
-        self, session_id: int, replicas: Sequence[tuple[int, int]], truncate_bytes: int = 0
-    ) -> None:
+    def set_clone_session(self, session_id: int, replicas: Sequence[tuple[int, int]], truncate_bytes: int = 0) -> None:
         """Create or replace a clone session; clones are cut to `truncate_bytes` unless that is 0.
 
         Raises:

@@ -96,11 +96,7 @@ class KeySpec:
             return _masked_problem(key.value, key.mask, full)
         if isinstance(key, Range) and self.kind is MatchKind.RANGE:
             ok = 0 <= key.low <= key.high <= full
-            return (
-                None
-                if ok
-                else f"range {key.low:#x}..{key.high:#x} is not an ascending range of {self.width} bits"
-            )
+            return None if ok else f"range {key.low:#x}..{key.high:#x} is not an ascending range of {self.width} bits"
         return f"{type(key).__name__} key for a field that is matched {self.kind.value}"
 
 
@@ -306,9 +302,7 @@ class RangeLookup:
             elif isinstance(key, Exact):
                 tests.append((key.value & static, key.value & static, full))
             elif isinstance(key, Lpm):
-                tests.append(
-                    (key.value & static, key.value & static, prefix_mask(key.prefix_len, spec.width))
-                )
+                tests.append((key.value & static, key.value & static, prefix_mask(key.prefix_len, spec.width)))
             else:
                 tests.append((key.value & static, key.value & static, key.mask))
         return tuple(tests)

@@ -163,13 +163,9 @@ class Table:
         self._writable()
         self._check(entry)
         if (entry.match, entry.priority) in self._slots:
-            raise self._error(
-                ErrorKind.ALREADY_EXISTS, f"there is an entry for {_show(entry.match, entry.priority)}"
-            )
+            raise self._error(ErrorKind.ALREADY_EXISTS, f"there is an entry for {_show(entry.match, entry.priority)}")
         if len(self._slots) >= self.size:
-            raise self._error(
-                ErrorKind.RESOURCE_EXHAUSTED, f"the table holds {self.size} entries and is full"
-            )
+            raise self._error(ErrorKind.RESOURCE_EXHAUSTED, f"the table holds {self.size} entries and is full")
         self._add(entry)
 
     def modify(self, entry: Entry) -> None:
@@ -316,13 +312,9 @@ class Table:
             if problem is not None:
                 raise self._error(ErrorKind.INVALID_ARGUMENT, f"match field {spec.name}: {problem}")
         if self.needs_priority and entry.priority <= 0:
-            raise self._error(
-                ErrorKind.INVALID_ARGUMENT, f"priority {entry.priority}, but it must be positive here"
-            )
+            raise self._error(ErrorKind.INVALID_ARGUMENT, f"priority {entry.priority}, but it must be positive here")
         if not self.needs_priority and entry.priority != 0:
-            raise self._error(
-                ErrorKind.INVALID_ARGUMENT, f"priority {entry.priority}, but the table has none: use 0"
-            )
+            raise self._error(ErrorKind.INVALID_ARGUMENT, f"priority {entry.priority}, but the table has none: use 0")
         self._check_action(entry.action)
 
     def _check_action(self, call: ActionCall) -> None:

@@ -61,6 +61,8 @@ class Chart:
     """Step -> what hover text says besides the values."""
     reference: float | None = None
     """A value to compare with, drawn as a dotted line."""
+    reach: float = 0.0
+    """A value that the axis reaches at least, so that the normal case does not fill the frame."""
     whole: bool = False
     """Values are whole numbers."""
 
@@ -73,7 +75,7 @@ class _Frame:
         if chart.reference is not None:
             values.append(chart.reference / chart.unit)
         # Zero is always there: areas begin at it, and a small change must not look like a large one.
-        self.y_ticks = ticks(min([0.0, *values]), max([0.0, *values]), whole=chart.whole)
+        self.y_ticks = ticks(min([0.0, *values]), max([chart.reach / chart.unit, *values]), whole=chart.whole)
         self.first, self.last = chart.steps
         self.low, self.high = self.y_ticks[0], self.y_ticks[-1]
         self.unit = chart.unit
@@ -121,9 +123,7 @@ def _axes(chart: Chart, frame: _Frame) -> list[Element]:
         y = frame.y_of_tick(tick)
         parts.append(svg("line", x1=LEFT, x2=right, y1=y, y2=y, class_="axis" if tick == 0 else "grid"))
         parts.append(svg("text", tick_text(tick, spacing), x=LEFT - 8, y=y + 4, text_anchor="end"))
-    x_ticks = (
-        ticks(frame.first, frame.last, 8, whole=True) if frame.last > frame.first else [float(frame.first)]
-    )
+    x_ticks = ticks(frame.first, frame.last, 8, whole=True) if frame.last > frame.first else [float(frame.first)]
     for tick in x_ticks:
         if frame.first <= tick <= frame.last:
             x = frame.x(tick)
@@ -131,9 +131,7 @@ def _axes(chart: Chart, frame: _Frame) -> list[Element]:
             parts.append(svg("text", tick_text(tick, 1), x=x, y=bottom + 17, text_anchor="middle"))
     parts.append(svg("line", x1=LEFT, x2=right, y1=bottom, y2=bottom, class_="axis"))
     parts.append(svg("text", chart.y_label, x=8, y=16, class_="label"))
-    parts.append(
-        svg("text", "training step", x=(LEFT + right) / 2, y=HEIGHT - 8, text_anchor="middle", class_="label")
-    )
+    parts.append(svg("text", "training step", x=(LEFT + right) / 2, y=HEIGHT - 8, text_anchor="middle", class_="label"))
     return parts
 
 
@@ -169,9 +167,7 @@ def _curve(series: Series, frame: _Frame) -> list[Element]:
     for run in _runs(series.points):
         share = max(8, MOST_POINTS * len(run) // len(series.points))
         points = thin_out(run, share)
-        corners = (
-            _stairs(points, frame) if stepped else [(frame.x(step), frame.y(value)) for step, value in points]
-        )
+        corners = _stairs(points, frame) if stepped else [(frame.x(step), frame.y(value)) for step, value in points]
         if series.kind == "area":
             corners = [(corners[0][0], frame.y(0)), *corners, (corners[-1][0], frame.y(0))]
         # A point without neighbours becomes a line without length, which its round ends make a dot.
@@ -206,9 +202,7 @@ def _hovers(chart: Chart, frame: _Frame) -> list[Element]:
             values.setdefault((step - frame.first) // size, []).append(value)
         for column, found in values.items():
             low, high = chart.show(min(found)), chart.show(max(found))
-            columns.setdefault(column, []).append(
-                f"{series.label}: {low if low == high else f'{low} to {high}'}"
-            )
+            columns.setdefault(column, []).append(f"{series.label}: {low if low == high else f'{low} to {high}'}")
     for step in sorted(chart.notes):
         columns.setdefault((step - frame.first) // size, []).append(f"step {step}: {chart.notes[step]}")
     parts = []

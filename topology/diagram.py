@@ -38,9 +38,7 @@ class _Ring:
 def render_topology(job: Job, switch: str) -> Element:
     """Return the drawing of `job`'s rings; `switch` names the implementation, such as ``softswitch``."""
     hosts = [job.host(name) for name in dict.fromkeys(name for group in job.groups for name in group.ring)]
-    shadows = [
-        job.shadow(name) for name in dict.fromkeys(name for group in job.groups for name in group.shadows)
-    ]
+    shadows = [job.shadow(name) for name in dict.fromkeys(name for group in job.groups for name in group.shadows)]
     ring = _ring(len(hosts), len(shadows))
     shadow_x = ring.cx + ring.rx + PATH_ROOM
     width = shadow_x + SHADOW_WIDTH + 12
@@ -59,9 +57,7 @@ def render_topology(job: Job, switch: str) -> Element:
 
 
 def _describe(job: Job, hosts: list[Host], shadows: list[ShadowNode]) -> str:
-    rings = "; ".join(
-        f"{group.name}: {', '.join(group.ring)}, back to {group.ring[0]}" for group in job.groups
-    )
+    rings = "; ".join(f"{group.name}: {', '.join(group.ring)}, back to {group.ring[0]}" for group in job.groups)
     ports = ", ".join(f"{host.name} on port {host.port}" for host in hosts)
     paths = ", ".join(f"{shadow.name} ({shadow.ip}) on port {shadow.port}" for shadow in shadows)
     return (
@@ -176,9 +172,7 @@ def _path_to_shadow(ring: _Ring, shadow_x: float, y: float) -> str:
 def _replica_path(job: Job, shadow: ShadowNode, ring: _Ring, shadow_x: float, y: float) -> list[Element]:
     # Named after the bend, where the path runs level and alone.
     middle = shadow_x - 60
-    hover = lines(
-        [f"replicas of packets with DSCP {job.dscp.primary}: switch port {shadow.port} to {shadow.name}"]
-    )
+    hover = lines([f"replicas of packets with DSCP {job.dscp.primary}: switch port {shadow.port} to {shadow.name}"])
     return [
         svg(
             "path",

@@ -12,6 +12,7 @@ import torch
 
 from jobspec.reasons import GapReason
 from jobspec.recovery_point import RecoveryPoint, RecoveryPointError, read_recovery_point, unpack_tensors
+from jobspec.sidechannel.side_channel_pb2 import Status
 from topology.compare import first_difference
 from topology.results import Iteration
 
@@ -41,6 +42,8 @@ class EpochEvidence:
     """Events of the shadow by step (`shadow_rx.event_log`)."""
     gaps: dict[int, tuple[str, str]]
     """Reason and detail by step, from the shadow's status at the end."""
+    pending: dict[int, int]
+    """Replica bytes that were placed of steps that were never completed, by step."""
     logs: Path
     """Folder of the ranks' logs."""
     checkpoints: Path
@@ -66,14 +69,10 @@ class EpochEvidence:
         folder = point_path(self.checkpoints, self.group, self.epoch, step)
         return read_recovery_point(folder) if folder.exists() else None
 
-    def iterations(self, step_bytes: int) -> tuple[Iteration, ...]:
-        """Compare every step's recovery point with the trainer's state.
-
-        Args:
-            step_bytes: replica bytes of a complete step.
-        """
+    def iterations(self) -> tuple[Iteration, ...]:
+        """Compare every step's recovery point with the trainer's state."""
         start = min(self._times(), default=0.0)
-        return tuple(self._iteration(step, step_bytes, start) for step in sorted(self.ranks[0]))
+        return tuple(self._iteration(step, start) for step in sorted(self.ranks[0]))
 
     def _times(self) -> Iterable[float]:
         for rank in self.ranks:
@@ -81,7 +80,7 @@ class EpochEvidence:
         for event in self.events.values():
             yield from (event[key] for key in ("first_byte_at", "applied_at") if event.get(key) is not None)
 
-    def _iteration(self, step: int, step_bytes: int, start: float) -> Iteration:
+    def _iteration(self, step: int, start: float) -> Iteration:
         lines = [rank[step] for rank in self.ranks]
         event = self.events.get(step, {})
         matches, mismatch, published = None, None, False
@@ -96,19 +95,13 @@ class EpochEvidence:
                 matches = mismatch is None
         replicated = event.get("event") == "replicated"
         reason, detail = (None, None) if published else self._reason(step, event)
-        if replicated:
-            replica_bytes = int(event["replica_bytes"])
-        elif event:
-            replica_bytes = step_bytes - int(event["missing_bytes"])
-        else:
-            replica_bytes = 0
         return Iteration(
             step=step,
             loss=sum(line["loss"] for line in lines) / len(lines),
             wire_bytes=sum(line["frame_bytes"] for line in lines),
             tagged_payload_bytes=sum(line["tagged_bytes"] for line in lines),
-            replica_payload_bytes=replica_bytes,
-            complete=replicated or (bool(event) and GapReason(event["reason"]) in _WITH_ALL_BYTES),
+            replica_payload_bytes=int(event["replica_bytes"]) if replicated else self.pending.get(step, 0),
+            complete=replicated or reason in _WITH_ALL_BYTES,
             applied=published,
             matches=matches,
             mismatch=mismatch,
@@ -136,9 +129,9 @@ class EpochEvidence:
 
 
 def read_epoch(
-    logs: Path, ranks: int, events: Path, checkpoints: Path, group: str, epoch: int, gaps: Iterable[Any]
+    logs: Path, ranks: int, events: Path, checkpoints: Path, group: str, epoch: int, status: Status
 ) -> EpochEvidence:
-    """Read what an epoch left behind; `gaps` are those of the shadow's status."""
+    """Read what an epoch left behind; `status` is the shadow's at its end."""
     by_rank: list[dict[int, dict[str, Any]]] = []
     for rank in range(ranks):
         lines = [json.loads(line) for line in (logs / f"rank-{rank}.jsonl").read_text().splitlines()]
@@ -148,5 +141,5 @@ def read_epoch(
         event = json.loads(text)
         if (event["group"], event["epoch"]) == (group, epoch):
             seen[int(event["step"])] = event
-    reasons = {int(gap.step): (str(gap.reason), str(gap.detail)) for gap in gaps}
-    return EpochEvidence(epoch, by_rank, seen, reasons, logs, checkpoints, group)
+    reasons = {gap.step: (gap.reason, gap.detail) for gap in status.gaps}
+    return EpochEvidence(epoch, by_rank, seen, reasons, dict(status.pending_bytes), logs, checkpoints, group)

@@ -10,6 +10,9 @@ from itertools import accumulate
 from topology.meanings import UNREPORTED, gap_meaning
 from topology.results import Iteration, RunResult
 
+VIRTUAL_TIME_FABRIC = "inproc"
+"""The fabric whose clock is the simulation's own."""
+
 
 @dataclass(frozen=True)
 class Check:
@@ -64,11 +67,7 @@ def gaps(iterations: Iterable[Iteration]) -> tuple[Gap, ...]:
         if not is_gap(iteration):
             continue
         step, reason = iteration.step, iteration.reason or UNREPORTED
-        if (
-            found
-            and found[-1].last + 1 == step
-            and (found[-1].reason, found[-1].detail) == (reason, iteration.detail)
-        ):
+        if found and found[-1].last + 1 == step and (found[-1].reason, found[-1].detail) == (reason, iteration.detail):
             found[-1] = Gap(found[-1].first, step, reason, iteration.detail)
         else:
             found.append(Gap(step, step, reason, iteration.detail))
@@ -157,16 +156,12 @@ def lag_steps(iterations: Sequence[Iteration]) -> list[tuple[int, int]]:
 
     That is the training step less the newest recovery point published by then.
     """
-    published = sorted(
-        (i.published_at, i.step) for i in iterations if i.applied and i.published_at is not None
-    )
+    published = sorted((i.published_at, i.step) for i in iterations if i.applied and i.published_at is not None)
     times = [when for when, _ in published]
     newest = [0, *accumulate((step for _, step in published), max)]
     # Before the first recovery point, the state that the run began with is the one to go back to.
     before = min((i.step for i in iterations), default=1) - 1
-    return [
-        (i.step, max(0, i.step - max(before, newest[bisect_right(times, i.trained_at)]))) for i in iterations
-    ]
+    return [(i.step, max(0, i.step - max(before, newest[bisect_right(times, i.trained_at)]))) for i in iterations]
 
 
 def rows_to_show(iterations: Sequence[Iteration], most: int, edge: int) -> list[Iteration | int]:

@@ -139,5 +139,5 @@ class InprocFabric:
 
 
 def _used_ports(job: Job) -> list[int]:
-    ends = [*(job.host(name) for name in job.groups[0].ring), *(job.shadow(name) for name in job.groups[0].shadows)]
-    return [end.port for end in ends]
+    group = job.groups[0]
+    return [*(job.host(name).port for name in group.ring), *(job.shadow(name).port for name in group.shadows)]

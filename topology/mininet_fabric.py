@@ -9,7 +9,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from jobspec.model import Job
+from jobspec.model import Host, Job, ShadowNode
 from jobspec.sidechannel.side_channel_pb2 import Status
 from nccl_emu.side_channel import GrpcSideChannel
 from topology.fabric import OnStep, TrainingPlan
@@ -65,7 +65,8 @@ class MininetFabric:
         job, stack = self.job, self._stack
         logs = self._out / "logs"
         logs.mkdir(parents=True, exist_ok=True)
-        ends = [*(job.host(name) for name in self._group.ring), self._shadow_spec]
+        ends: list[Host | ShadowNode] = [job.host(name) for name in self._group.ring]
+        ends.append(self._shadow_spec)
         self._network = MininetNetwork(job, ends)
         stack.callback(self._network.stop)
         switch, self.target = start_switch(

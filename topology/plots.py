@@ -9,6 +9,7 @@ from xml.etree.ElementTree import Element
 
 from topology.charts import Chart, Series, render_chart
 from topology.findings import (
+    VIRTUAL_TIME_FABRIC,
     byte_unit,
     bytes_text,
     gaps,
@@ -52,9 +53,7 @@ def _drawable(points: Iterable[Point]) -> tuple[Point, ...]:
 
 
 def _plot(title: str, text: str, chart: Chart) -> Plot:
-    return Plot(
-        title, text, render_chart(chart), tuple((s.kind, s.colour, s.label) for s in chart.series if s.points)
-    )
+    return Plot(title, text, render_chart(chart), tuple((s.kind, s.colour, s.label) for s in chart.series if s.points))
 
 
 def _span(result: RunResult) -> tuple[int, int]:
@@ -135,9 +134,7 @@ def _bytes(result: RunResult) -> Plot:
         "payload that they tagged for replication, and what reached the shadow. The last two should coincide."
     )
     plot = _plot("Bytes", text, chart)
-    return replace(
-        plot, legend=(*plot.legend, ("reference", "", f"one gradient + headers ({bytes_text(once)})"))
-    )
+    return replace(plot, legend=(*plot.legend, ("reference", "", f"one gradient + headers ({bytes_text(once)})")))
 
 
 def _lag_time(result: RunResult) -> Plot:
@@ -159,6 +156,8 @@ def _lag_time(result: RunResult) -> Plot:
     text = "Time from the moment the slowest rank finished a step until its recovery point was published."
     if any(value < 0 for _, value in points):
         text += " Below zero the shadow was first: it needs hop 0 only, the ranks also the later hops."
+    if result.fabric == VIRTUAL_TIME_FABRIC:
+        text += " In this fabric time is virtual: frames on links take some, computing takes none."
     return _plot("Lag in time", text, chart)
 
 
@@ -171,16 +170,15 @@ def _lag_steps(result: RunResult) -> Plot:
         description=f"Area chart. At most {max(steps for _, steps in behind)} steps to train again.",
         y_label="steps to train again",
         steps=_span(result),
-        series=(
-            Series("steps lost by a failure now", "c-steps", "area", tuple((s, float(v)) for s, v in behind)),
-        ),
+        series=(Series("steps lost by a failure now", "c-steps", "area", tuple((s, float(v)) for s, v in behind)),),
         show=lambda value: f"{value:,.0f}",
         gaps=ranges,
         notes=notes,
+        reach=4,
         whole=True,
     )
     text = (
         "Work at risk: how many steps would have to be trained again if all ranks failed the moment a step "
-        "is finished. One is normal, as the step's own recovery point is just being made."
+        "is finished. At most one is normal, as the step's own recovery point is just being made."
     )
     return _plot("Lag in steps", text, chart)

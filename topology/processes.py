@@ -147,14 +147,14 @@ def follow(
     try:
         while not done():
             for key, _ in selector.select(timeout=0.25):
-                child: Child = key.data
-                for line in child.lines():
+                speaker: Child = key.data
+                for line in speaker.lines():
                     heard = time.monotonic()
-                    on_line(child, line)
-                if child.ended:
-                    selector.unregister(child.stdout)
-                    if child.wait(10) != 0:
-                        raise child.failure("failed")
+                    on_line(speaker, line)
+                if speaker.ended:
+                    selector.unregister(speaker.stdout)
+                    if speaker.wait(10) != 0:
+                        raise speaker.failure("failed")
             for child in watch:
                 if not child.running:
                     raise child.failure("ended while it was needed")

@@ -15,6 +15,7 @@ from markupsafe import Markup
 
 from topology.diagram import render_topology
 from topology.findings import (
+    VIRTUAL_TIME_FABRIC,
     Gap,
     bytes_text,
     checks,
@@ -142,9 +143,7 @@ class _Row:
 def _rows(iterations: tuple[Iteration, ...]) -> list[_Row]:
     rows: list[_Row] = []
     printed = range(PRINTED_EDGE, len(iterations) - PRINTED_EDGE)
-    middle = (
-        {iterations[i].step for i in printed if iterations[i].verified} if len(iterations) > LONG else set()
-    )
+    middle = {iterations[i].step for i in printed if iterations[i].verified} if len(iterations) > LONG else set()
     for row in rows_to_show(iterations, MOST_ROWS, EDGE):
         if isinstance(row, int):
             rows.append(_Row(None, left_out=row))
@@ -184,11 +183,12 @@ def _figures(result: RunResult) -> list[Figure]:
         ),
     ]  # fmt: skip
     lags = [lag for i in result.iterations if (lag := lag_seconds(i)) is not None]
+    virtual = " (virtual time)" if result.fabric == VIRTUAL_TIME_FABRIC else ""
     if lags:
         figures.append(
             Figure("Lag of the recovery point", milliseconds_text(median(lags)),
                    "Median time from a step's end on the slowest rank to its recovery point; "
-                   f"at most {milliseconds_text(max(lags))}.")
+                   f"at most {milliseconds_text(max(lags))}{virtual}.")
         )  # fmt: skip
     newest = max((i.step for i in result.iterations if i.applied), default=0)
     trained = max((i.step for i in result.iterations), default=0)

@@ -87,6 +87,14 @@ class Simulation:
             self._timers[port] = due
             self._at(due, lambda: self._timer(port, node, due))
 
+    def inject(self, port: int, frame: bytes, delay: float = 0.0) -> None:
+        """Let a frame reach the switch at `port` in `delay` seconds, as if it had been on its way all the time."""
+        self._at(self.now + delay, lambda: self._at_switch(port, frame))
+
+    def deliver(self, port: int, frame: bytes, delay: float = 0.0) -> None:
+        """Let a frame reach the host on `port` in `delay` seconds, as if it had been on its way all the time."""
+        self._at(self.now + delay, lambda: self._at_host(port, frame))
+
     def run_until(self, condition: Callable[[], bool], limit: float) -> None:
         """Process events until `condition` holds.
 

@@ -20,9 +20,7 @@ def printable(text: str) -> str:
 
     Texts from packets and exceptions reach terminals and files; no escape sequence or lone surrogate may.
     """
-    return "".join(
-        ch if ch.isprintable() else " " if ch.isspace() else "\N{REPLACEMENT CHARACTER}" for ch in text
-    )
+    return "".join(ch if ch.isprintable() else " " if ch.isspace() else "\N{REPLACEMENT CHARACTER}" for ch in text)
 
 
 def number(value: float) -> str:
@@ -63,9 +61,7 @@ def lines(text: Sequence[str]) -> Element:
     return node
 
 
-def drawing(
-    name: str, title: str, description: str, width: float, height: float, *children: Element
-) -> Element:
+def drawing(name: str, title: str, description: str, width: float, height: float, *children: Element) -> Element:
     """Return a scalable, described image; `name` must be unique within the page."""
     return svg(
         "svg",

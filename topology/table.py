@@ -40,9 +40,7 @@ def render_table(result: RunResult, console: Console) -> None:
     console.print(_table(result.iterations, clean))
     for line in _gap_lines(result.iterations):
         console.print(Text(clean(line)), highlight=False)
-    console.print(
-        Text(clean(_restart_line(result)), _GOOD if result.restart.identical else _BAD), highlight=False
-    )
+    console.print(Text(clean(_restart_line(result)), _GOOD if result.restart.identical else _BAD), highlight=False)
     for line in _gap_lines(result.restart.iterations, "restarted run, "):
         console.print(Text(clean(line)), highlight=False)
     for check in checks(result):
@@ -109,9 +107,7 @@ def _restart_line(result: RunResult) -> str:
     steps = [i.step for i in restart.iterations]
     ran = f"steps {steps[0]}-{steps[-1]}" if steps else "no step left to run"
     outcome = (
-        "final state identical"
-        if restart.identical
-        else f"NOT identical: {restart.difference or 'the states differ'}"
+        "final state identical" if restart.identical else f"NOT identical: {restart.difference or 'the states differ'}"
     )
     followed = f"shadow == trainer in {sum(i.verified for i in restart.iterations)}/{len(steps)} of them"
     return f"restart from step {restart.from_step} ({ran}): {outcome}; {followed}"

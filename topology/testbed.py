@@ -117,7 +117,7 @@ def run_testbed(job: Job, options: TestbedOptions, progress: RunProgress) -> Run
     group = job.groups[0]
 
     def evidence(plan: TrainingPlan, status: Status) -> EpochEvidence:
-        return read_epoch(plan.logs, len(group.ring), events, checkpoints, group.name, plan.epoch, status.gaps)
+        return read_epoch(plan.logs, len(group.ring), events, checkpoints, group.name, plan.epoch, status)
 
     whole = TrainingPlan(1, 1, options.iterations, options.out / "uninterrupted")
     point = point_path(checkpoints, group.name, whole.epoch, restart_at)
@@ -139,7 +139,6 @@ def run_testbed(job: Job, options: TestbedOptions, progress: RunProgress) -> Run
     progress.say("comparing every checkpoint with the trainer, bit for bit")
     layout = DataParallelTrainer(job, group, 0, options.seed).layout
     header_bytes = _header_bytes(job, layout)
-    step_bytes = layout.nbytes + header_bytes
     result = RunResult(
         job=job,
         switch=options.switch,
@@ -147,9 +146,9 @@ def run_testbed(job: Job, options: TestbedOptions, progress: RunProgress) -> Run
         seed=options.seed,
         gradient_bytes=layout.nbytes,
         header_bytes=header_bytes,
-        iterations=first.iterations(step_bytes),
+        iterations=first.iterations(),
         ranks_equal=first.ranks_equal() and (second is None or second.ranks_equal()),
-        restart=_compare_restart(first, second, again, step_bytes),
+        restart=_compare_restart(first, second, again),
         wall_seconds=0.0,
         accuracy=accuracy,
         discarded=dict(status.discarded),
@@ -174,7 +173,7 @@ def _train(fabric: Fabric, plan: TrainingPlan, what: str, progress: RunProgress)
 
 
 def _compare_restart(
-    first: EpochEvidence, second: EpochEvidence | None, plan: TrainingPlan, step_bytes: int
+    first: EpochEvidence, second: EpochEvidence | None, plan: TrainingPlan
 ) -> RestartResult:
     if second is None:
         why = f"there is no recovery point of step {plan.first_step - 1} to restart from"
@@ -184,7 +183,7 @@ def _compare_restart(
     one, two = first.recovery_point(last), second.recovery_point(last)
     if difference is None and one is not None and two is not None:
         difference = _records_differ(one, two)
-    return RestartResult(plan.first_step - 1, second.iterations(step_bytes), difference is None, difference)
+    return RestartResult(plan.first_step - 1, second.iterations(), difference is None, difference)
 
 
 def _records_differ(one: RecoveryPoint, two: RecoveryPoint) -> str | None:

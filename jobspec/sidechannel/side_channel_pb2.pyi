@@ -138,7 +138,7 @@ class Gap(_message.Message):
     def __init__(self, step: _Optional[int] = ..., reason: _Optional[str] = ..., detail: _Optional[str] = ...) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("group", "epoch", "trained_step", "replica_step", "durable_step", "gaps", "replica_packets", "replica_payload_bytes", "discarded")
+    __slots__ = ("group", "epoch", "trained_step", "replica_step", "durable_step", "gaps", "replica_packets", "replica_payload_bytes", "discarded", "pending_bytes")
     class DiscardedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -146,6 +146,13 @@ class Status(_message.Message):
         key: str
         value: int
         def __init__(self, key: _Optional[str] = ..., value: _Optional[int] = ...) -> None: ...
+    class PendingBytesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: int
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[int] = ...) -> None: ...
     GROUP_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     TRAINED_STEP_FIELD_NUMBER: _ClassVar[int]
@@ -155,6 +162,7 @@ class Status(_message.Message):
     REPLICA_PACKETS_FIELD_NUMBER: _ClassVar[int]
     REPLICA_PAYLOAD_BYTES_FIELD_NUMBER: _ClassVar[int]
     DISCARDED_FIELD_NUMBER: _ClassVar[int]
+    PENDING_BYTES_FIELD_NUMBER: _ClassVar[int]
     group: str
     epoch: int
     trained_step: int
@@ -164,7 +172,8 @@ class Status(_message.Message):
     replica_packets: int
     replica_payload_bytes: int
     discarded: _containers.ScalarMap[str, int]
-    def __init__(self, group: _Optional[str] = ..., epoch: _Optional[int] = ..., trained_step: _Optional[int] = ..., replica_step: _Optional[int] = ..., durable_step: _Optional[int] = ..., gaps: _Optional[_Iterable[_Union[Gap, _Mapping]]] = ..., replica_packets: _Optional[int] = ..., replica_payload_bytes: _Optional[int] = ..., discarded: _Optional[_Mapping[str, int]] = ...) -> None: ...
+    pending_bytes: _containers.ScalarMap[int, int]
+    def __init__(self, group: _Optional[str] = ..., epoch: _Optional[int] = ..., trained_step: _Optional[int] = ..., replica_step: _Optional[int] = ..., durable_step: _Optional[int] = ..., gaps: _Optional[_Iterable[_Union[Gap, _Mapping]]] = ..., replica_packets: _Optional[int] = ..., replica_payload_bytes: _Optional[int] = ..., discarded: _Optional[_Mapping[str, int]] = ..., pending_bytes: _Optional[_Mapping[int, int]] = ...) -> None: ...
 
 class RecoveryPointRequest(_message.Message):
     __slots__ = ("group", "step")

@@ -7,8 +7,8 @@ from nccl_emu.tcp.segment import ACK, FIN, RST, SYN, Segment, reset_reply
 from nccl_emu.tcp.seqnum import to_position
 from nccl_emu.tcp.tcb import Tcb, TcpState
 
-_PEER_DONE = frozenset({TcpState.CLOSING, TcpState.LAST_ACK, TcpState.TIME_WAIT})
-_TAKES_DATA = frozenset({TcpState.ESTABLISHED, TcpState.FIN_WAIT_1, TcpState.FIN_WAIT_2})
+_PEER_DONE = (TcpState.CLOSING, TcpState.LAST_ACK, TcpState.TIME_WAIT)
+_TAKES_DATA = (TcpState.ESTABLISHED, TcpState.FIN_WAIT_1, TcpState.FIN_WAIT_2)
 
 
 def segment_arrives(tcb: Tcb, segment: Segment, now: float) -> None:

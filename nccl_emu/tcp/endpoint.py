@@ -11,9 +11,13 @@ from nccl_emu.tcp.segment import Segment
 from nccl_emu.tcp.stats import TcpStats
 from nccl_emu.tcp.tcb import Tcb, TcpState
 
-_SENDS = frozenset(TcpState) - {TcpState.CLOSED, TcpState.LISTEN, TcpState.TIME_WAIT}
-_OPEN_FOR_WRITING = frozenset(
-    {TcpState.LISTEN, TcpState.SYN_SENT, TcpState.SYN_RECEIVED, TcpState.ESTABLISHED, TcpState.CLOSE_WAIT}
+_SILENT = (TcpState.CLOSED, TcpState.LISTEN, TcpState.TIME_WAIT)
+_OPEN_FOR_WRITING = (
+    TcpState.ESTABLISHED,
+    TcpState.CLOSE_WAIT,
+    TcpState.LISTEN,
+    TcpState.SYN_SENT,
+    TcpState.SYN_RECEIVED,
 )
 
 
@@ -183,7 +187,7 @@ class TcpEndpoint:
         """Drop the connection at once; the peer gets a RST where one is due (RFC 9293 section 3.10.5)."""
         self._advance_clock(now)
         tcb = self._tcb
-        if tcb.state in _SENDS and tcb.state is not TcpState.SYN_SENT:
+        if tcb.state not in _SILENT and tcb.state is not TcpState.SYN_SENT:
             tcb.replies.append(tcb.reset_segment())
         tcb.finish()
 
@@ -216,7 +220,7 @@ class TcpEndpoint:
         self._advance_clock(now)
         tcb = self._tcb
         output, tcb.replies = tcb.replies, []
-        if tcb.state in _SENDS:
+        if tcb.state not in _SILENT:
             sender = tcb.sender
             while (piece := sender.poll(now)) is not None:
                 output.append(tcb.segment_of(piece))

@@ -24,18 +24,16 @@ class SendBuffer:
         self._head = 0
 
     def append(self, data: bytes | bytearray | memoryview, dscp: int) -> None:
-        """Append `data` (any contiguous buffer of bytes) with `dscp`.
+        """Append the bytes of `data` (any buffer) with `dscp`.
 
         A read-only buffer is kept by reference. A writable one is copied, because a retransmission must
         repeat the bytes as they were; `memoryview.toreadonly()` is the caller's promise that they will not
         change.
         """
         view = memoryview(data)
-        if not view.readonly:
-            view = memoryview(bytes(view))
-        view = view.cast("B")
         if view.nbytes == 0:
             return
+        view = view.cast("B") if view.readonly and view.c_contiguous else memoryview(view.tobytes())
         self._starts.append(self.end)
         self._views.append(view)
         self._dscps.append(dscp)

@@ -133,12 +133,13 @@ class Sender:
         """Return the next piece to send at `now`, None when there is nothing (more) to send."""
         if self._resend_head:
             self._resend_head = False
-            return self._send(self.una, self.smss, now)
+            return self._send(self.una, self.buffer.run(self.una, self.smss), now)
         if self._probe_due:
             self._probe_due = False
             self._stats.zero_window_probes += 1
             # Bytes in flight when the window closed go again, else one byte beyond the window.
-            return self._send(self.una, min(self.smss, max(1, self.top - self.una)), now)
+            size = self.buffer.run(self.una, min(self.smss, max(1, self.top - self.una)))
+            return self._send(self.una, size, now)
         if self.next == 0:
             if not self._started:
                 return None
@@ -193,18 +194,18 @@ class Sender:
             self.congestion.on_idle()
         return self.una + min(self.congestion.window(), self.window) - self.next
 
-    def _send(self, position: int, limit: int, now: float) -> Outgoing:
-        """Account for what goes out at `position` (at most `limit` bytes of data) and return it."""
+    def _send(self, position: int, size: int, now: float) -> Outgoing:
+        """Account for what goes out at `position` (`size` bytes of data, 0 for SYN and FIN) and return it."""
         if position == 0:
             piece = Outgoing(0, SYN, b"", 0)
         elif position == self.fin:
             piece = Outgoing(position, FIN, b"", 0)
         else:
-            payload, dscp = self.buffer.take(position, self.buffer.run(position, limit))
-            flags = PSH if position + len(payload) == self.buffer.end else 0
+            payload, dscp = self.buffer.take(position, size)
+            flags = PSH if position + size == self.buffer.end else 0
             piece = Outgoing(position, flags, payload, dscp)
-            self._stats.bytes_sent += len(payload)
-        end = position + max(len(piece.payload), 1)
+            self._stats.bytes_sent += size
+        end = position + max(size, 1)
         if position < self.top:
             self._stats.retransmits += 1
             self._timed = None  # Karn: no sample while anything in flight was sent twice
@@ -237,8 +238,9 @@ class Sender:
             # The "impatient" variant of RFC 6582 section 4: later partial ACKs leave the timer alone, so that
             # a window with many losses falls back to a timeout instead of one repair per round trip.
             self.deadline = now + self.rtt.rto
-        if partial:
-            self._resend_head = True
+        # What was due for the old head is overtaken by this ACK.
+        self._resend_head = partial
+        self._probe_due = False
 
     def _set_window(self, window: int, seq: int, ack: int) -> None:
         self._window_seq = seq

@@ -35,9 +35,7 @@ class ActionWriter:
         for position, primitive in enumerate(primitives):
             target = jump_target(primitive)
             if target is not None and target <= position:
-                raise UnsupportedProgram(
-                    "a loop in an action is not supported by this switch", primitive.place
-                )
+                raise UnsupportedProgram("a loop in an action is not supported by this switch", primitive.place)
         if _is_nested(primitives, 0, len(primitives)):
             self._nested(out, primitives, 0, len(primitives))
         else:

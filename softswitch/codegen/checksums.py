@@ -156,9 +156,7 @@ class CalculationWriter:
         conditions = [self._symbols.valid(checksum.target.header)]
         if checksum.condition is not None:
             conditions.append(self._exprs.condition(checksum.condition))
-        with out.block(
-            f"if {' and '.join(text for text in conditions if text not in ('1', 'True')) or 'True'}:"
-        ):
+        with out.block(f"if {' and '.join(text for text in conditions if text not in ('1', 'True')) or 'True'}:"):
             value = self.value(out, checksum.calculation)
             with out.block(f"if {value.text} != {self._exprs.code(checksum.target).text}:"):
                 out.line(f"{result} = 1")

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from softswitch.codegen.actions import ActionWriter
 from softswitch.codegen.expr import Code, ExprWriter
-from softswitch.codegen.flow import FlowWriter, Goto
+from softswitch.codegen.flow import FlowWriter, Goto, is_cyclic
 from softswitch.codegen.primitives import PrimitiveWriter
 from softswitch.codegen.source import Names, SourceWriter
 from softswitch.codegen.symbols import Symbols
+from softswitch.errors import UnsupportedProgram
 from softswitch.match import MatchKind, key_shifts
 from softswitch.program.expressions import Expr, FieldRef, ParamRef, walk
 from softswitch.program.ir import Action, ConditionNode, NamedArg, Pipeline, Primitive, TableKey, TableNode
@@ -34,6 +35,8 @@ class ControlWriter:
             else _TableFlow(self._symbols, self._exprs, node)
             for name, node in pipeline.nodes.items()
         }
+        if is_cyclic(nodes, pipeline.first):
+            raise UnsupportedProgram("control flow with a cycle is not supported by this switch", pipeline.name)
         exits = any(isinstance(node, _TableFlow) and node.exits for node in nodes.values())
         if not exits:
             FlowWriter(out, nodes, pipeline.first, None).write()
@@ -105,9 +108,7 @@ class _TableFlow:
 
     def _lookup(self, out: SourceWriter) -> None:
         node, symbols = self._node, self._symbols
-        default = symbols.bind(
-            "default", node.name, f"t_{node.name}_default", f"rt.tables[{node.name!r}].default_cell"
-        )
+        default = symbols.bind("default", node.name, f"t_{node.name}_default", f"rt.tables[{node.name!r}].default_cell")
         needs_hit = node.next_hit_miss is not None and len(self.successors) > 1
         if not node.keys:
             out.line(f"entry = {default}[0]")
@@ -132,8 +133,7 @@ class _TableFlow:
             return f"({', '.join(values)})"
         shifts = key_shifts(node.spec.keys)
         return " | ".join(
-            f"({value}) << {shift}" if shift else f"({value})"
-            for value, shift in zip(values, shifts, strict=True)
+            f"({value}) << {shift}" if shift else f"({value})" for value, shift in zip(values, shifts, strict=True)
         )
 
     def _key_value(self, key: TableKey) -> str:
@@ -193,9 +193,7 @@ class _TableFlow:
         used = _used_params(action)
         first = 2 if self._node.spec.direct_counter else 1
         fresh = Names(())
-        names = [
-            fresh.make(f"arg_{param.name}") if i in used else "_" for i, param in enumerate(action.params)
-        ]
+        names = [fresh.make(f"arg_{param.name}") if i in used else "_" for i, param in enumerate(action.params)]
         if len(used) == 1:
             out.line(f"{names[min(used)]} = entry[{first + min(used)}]")
         elif used:

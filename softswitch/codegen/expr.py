@@ -127,9 +127,7 @@ class ExprWriter:
 
     def _shift_left(self, left: Code, right: Code, amount: Expr) -> Code:
         if isinstance(amount, Const) and 0 <= amount.value < MAX_SHIFT:
-            return Code(
-                f"({left.text} << {right.text})", None if left.bits is None else left.bits + amount.value
-            )
+            return Code(f"({left.text} << {right.text})", None if left.bits is None else left.bits + amount.value)
         if right.bits is not None and 1 << right.bits <= MAX_SHIFT:
             return Code(f"({left.text} << {right.text})", None)
         return Code(f"({left.text} << {right.text} if {right.text} < {MAX_SHIFT} else 0)", None)
@@ -161,9 +159,7 @@ class ExprWriter:
             return f"({left} if {cond} else {right})"
         if expr.op in ("and", "or"):
             return f"({self.condition(expr.args[0])} {expr.op} {self.condition(expr.args[1])})"
-        left, right = (
-            f"bool({self.condition(arg)})" if is_bool(arg) else self.code(arg).text for arg in expr.args
-        )
+        left, right = (f"bool({self.condition(arg)})" if is_bool(arg) else self.code(arg).text for arg in expr.args)
         return f"({left} {expr.op} {right})"
 
     # -- values in a given width -----------------------------------------------------------------------------

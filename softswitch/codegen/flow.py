@@ -161,7 +161,5 @@ def is_cyclic(nodes: Mapping[str, FlowNode], first: str) -> bool:
     """Tell whether a cycle can be reached from `first`."""
     number = {name: position for position, name in enumerate(topological_order(nodes, first))}
     return any(
-        target is not None and number[target] <= number[name]
-        for name in number
-        for target in nodes[name].successors
+        target is not None and number[target] <= number[name] for name in number for target in nodes[name].successors
     )

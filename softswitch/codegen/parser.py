@@ -16,7 +16,6 @@ from softswitch.program.ir import (
     Extract,
     ParserOp,
     ParseState,
-    Primitive,
     SetField,
     Transition,
     Verify,
@@ -138,11 +137,7 @@ class ParserWriter:
             if isinstance(op.value, Lookahead):
                 self._require(out, op.value)
             declared = self._symbols.program.field(op.target)
-            if declared.varbit:
-                primitive = Primitive("assign_VL", (op.target, op.value), "parser", None)
-                PrimitiveWriter(self._symbols, exprs).write(out, primitive)
-            else:
-                out.line(f"{self._symbols.field(op.target)} = {exprs.stored(exprs.code(op.value), declared)}")
+            out.line(f"{self._symbols.field(op.target)} = {exprs.stored(exprs.code(op.value), declared)}")
         elif isinstance(op, Verify):
             with out.block(f"if not {exprs.condition(op.condition)}:"):
                 out.line(f"parser_error = {exprs.code(op.error).text}")

@@ -87,9 +87,7 @@ class PrimitiveWriter:
             return
         assert isinstance(target, StackField | StackLast)
         index = (
-            self._symbols.next(target.stack)
-            if isinstance(target, StackLast)
-            else self.exprs.code(target.index).text
+            self._symbols.next(target.stack) if isinstance(target, StackLast) else self.exprs.code(target.index).text
         )
         headers = program.stacks[target.stack].headers
         declared = program.headers[headers[0]].type.field(target.field)
@@ -137,15 +135,11 @@ class PrimitiveWriter:
 
     def _add_header(self, out: SourceWriter, primitive: Primitive) -> None:
         track = self._track_length
-        self._each_header(
-            out, primitive.args[0], lambda name: self._headers.add(out, name, track_length=track)
-        )
+        self._each_header(out, primitive.args[0], lambda name: self._headers.add(out, name, track_length=track))
 
     def _remove_header(self, out: SourceWriter, primitive: Primitive) -> None:
         track = self._track_length
-        self._each_header(
-            out, primitive.args[0], lambda name: self._headers.remove(out, name, track_length=track)
-        )
+        self._each_header(out, primitive.args[0], lambda name: self._headers.remove(out, name, track_length=track))
 
     def _move(self, out: SourceWriter, target: str, source: str) -> None:
         out.line(f"{self._symbols.valid(target)} = {self._symbols.valid(source)}")

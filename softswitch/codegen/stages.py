@@ -137,9 +137,7 @@ class StageWriter:
         out.line("copies = []")
 
         def call(kept: set[str]) -> None:
-            values = {
-                name: self.symbols.initial(name) for name in self.symbols.metadata_state if name not in kept
-            }
+            values = {name: self.symbols.initial(name) for name in self.symbols.metadata_state if name not in kept}
             values |= {"packets": "copies", "truncate_to": f"session.truncate_bytes or {NO_LIMIT}"}
             values |= {"recirculate_id": "0"}
             values |= self._target_values(
@@ -198,9 +196,7 @@ class StageWriter:
             if not self.features.digests:
                 break
             with out.block(f"if digest_id == {learn_list.id}:"):
-                values = "".join(
-                    f"{self._exprs.unsigned(expr, width)}, " for _, expr, width in learn_list.values
-                )
+                values = "".join(f"{self._exprs.unsigned(expr, width)}, " for _, expr, width in learn_list.values)
                 out.line(f"digests.append(({learn_list.name!r}, ({values})))")
         return out
 
@@ -218,9 +214,7 @@ class StageWriter:
 
     def _write_ingress(self, out: SourceWriter) -> None:
         features = self.features
-        params = (
-            ["frame", "port", "instance_type", "stamp", "keep"] if features.goes_again else ["frame", "port"]
-        )
+        params = ["frame", "port", "instance_type", "stamp", "keep"] if features.goes_again else ["frame", "port"]
         params += ["now", "packets", "digests"] + (["again"] if features.goes_again else [])
         again = features.goes_again
         first = self._target_values(
@@ -245,9 +239,7 @@ class StageWriter:
             self._start_flags(out)
             if again and features.kept:
                 with out.block("if keep is not None:"):
-                    out.listed(
-                        "(", [*features.kept, ""] if len(features.kept) == 1 else features.kept, ") = keep"
-                    )
+                    out.listed("(", [*features.kept, ""] if len(features.kept) == 1 else features.kept, ") = keep")
             for variable, text in after_kept.items():
                 out.line(f"{variable} = {text}")
             out.insert(self._parse)

@@ -8,6 +8,12 @@ from pathlib import PurePosixPath
 from softswitch.errors import ErrorKind, UnsupportedProgram
 from softswitch.program.ir import Source
 
+MAX_SIZE = 1 << 24
+"""Cells of a register or counter array, and entries of a table, that this switch is ready to hold."""
+
+MAX_WIDTH = 1 << 14
+"""Bits of a field, register cell or action parameter."""
+
 
 class Cursor:
     """A JSON value with the path that leads to it.
@@ -84,11 +90,18 @@ class Cursor:
             raise self.malformed("an integer was expected")
         return self._value
 
-    def size(self, lowest: int = 0) -> int:
-        """Return a JSON integer that is at least `lowest` and not absurdly large."""
+    def size(self) -> int:
+        """Return a number of cells or bytes: not negative, and not more than memory can hold."""
+        return self._bounded(0, MAX_SIZE)
+
+    def width(self, lowest: int = 1) -> int:
+        """Return a width in bits."""
+        return self._bounded(lowest, MAX_WIDTH)
+
+    def _bounded(self, lowest: int, highest: int) -> int:
         value = self.integer()
-        if not lowest <= value < 1 << 31:
-            raise self.malformed(f"a number from {lowest} was expected, not {value}")
+        if not lowest <= value <= highest:
+            raise self.malformed(f"a number in {lowest}..{highest} was expected, not {value}")
         return value
 
     def is_text(self, text: str) -> bool:

@@ -88,16 +88,13 @@ class Op:
     args: tuple[Expr, ...]
 
 
-Expr = (
-    Const | BoolConst | FieldRef | ValidRef | ParamRef | Lookahead | StackLast | StackField | StackCount | Op
-)
+Expr = Const | BoolConst | FieldRef | ValidRef | ParamRef | Lookahead | StackLast | StackField | StackCount | Op
 
 BOOL_OPS = frozenset({"==", "!=", "<", "<=", ">", ">=", "and", "or", "not", "d2b"})
 """Operators whose result is a boolean."""
 
 INT_OPS = frozenset(
-    {"+", "-", "*", "/", "%", "<<", ">>", "&", "|", "^", "~"}
-    | {"b2d", "two_comp_mod", "sat_cast", "usat_cast"}
+    {"+", "-", "*", "/", "%", "<<", ">>", "&", "|", "^", "~"} | {"b2d", "two_comp_mod", "sat_cast", "usat_cast"}
 )
 """Operators whose result is an integer. `?` has the type of its branches."""
 

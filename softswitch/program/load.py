@@ -28,6 +28,7 @@ from softswitch.program.ir import (
 from softswitch.program.load_control import PipelineReader
 from softswitch.program.load_expr import Scope
 from softswitch.program.load_parser import ParserReader
+from softswitch.program.load_primitive import PrimitiveReader
 
 ALGORITHMS = frozenset(
     {"csum16", "cksum16", "crc16", "crc16_custom", "crc32", "crc32_custom", "crcCCITT", "identity", "xor16"}
@@ -54,9 +55,7 @@ def load_program(config: bytes | str | dict[str, object]) -> Program:
     try:
         parsed = json.loads(config)
     except ValueError as error:
-        raise UnsupportedProgram(
-            f"not a JSON text: {error}", "top level", ErrorKind.INVALID_ARGUMENT
-        ) from None
+        raise UnsupportedProgram(f"not a JSON text: {error}", "top level", ErrorKind.INVALID_ARGUMENT) from None
     return _Reader(Cursor(parsed)).read()
 
 
@@ -78,7 +77,7 @@ class _Reader:
         self._headers()
         counters = self._counters()
         registers = tuple(
-            RegisterDef(item["name"].text(), item["size"].integer(), item["bitwidth"].integer())
+            RegisterDef(item["name"].text(), item["size"].size(), item["bitwidth"].width())
             for item in root.each("register_arrays")
         )
         scope.counters.update(counter.name for counter in counters)
@@ -126,9 +125,11 @@ class _Reader:
             ids = [part.integer() for part in item["header_ids"]]
             if not ids or any(header_id not in by_id for header_id in ids):
                 raise item.malformed("the stack refers to headers that do not exist")
-            self._scope.stacks[item["name"].text()] = Stack(
-                item["name"].text(), tuple(by_id[header_id] for header_id in ids)
-            )
+            elements = [self._scope.headers[by_id[header_id]] for header_id in ids]
+            if any(element.metadata or element.type is not elements[0].type for element in elements):
+                raise item.malformed("the elements of the stack are not packet headers of one type")
+            name = item["name"].text()
+            self._scope.stacks[name] = Stack(name, tuple(element.name for element in elements))
 
     def _header_type(self, node: Cursor) -> HeaderType:
         fields: list[Field] = []
@@ -137,14 +138,18 @@ class _Reader:
             signed = len(item) > 2 and item[2].flag()
             if len(item) > 3 and item[3].flag():
                 raise item.unsupported(f"the saturating field '{name}'")
-            width = item[1].text_or_integer()
-            fields.append(
-                Field(name, 0, False, True) if width == "*" else Field(name, int(width), signed, False)
-            )
+            if item[1].is_text("*"):
+                fields.append(Field(name, 0, False, True))
+            else:
+                fields.append(Field(name, item[1].width(2 if signed else 1), signed, False))
+        if sum(item.varbit for item in fields) > 1:
+            raise node.malformed("there are several varbit fields")
+        if len({item.name for item in fields}) < len(fields):
+            raise node.malformed("two fields have the same name")
         if node.get("length_exp") is not None:
             raise node.unsupported("a header whose length is an expression of its own fields (P4_14)")
         longest = node.get("max_length")
-        return HeaderType(node["name"].text(), tuple(fields), 0 if longest is None else longest.integer())
+        return HeaderType(node["name"].text(), tuple(fields), 0 if longest is None else longest.size())
 
     def _check_layout(self, node: Cursor, header_type: HeaderType, metadata: bool) -> None:
         """Check that a header consists of whole bytes and that its varbit field begins and ends at one."""
@@ -172,11 +177,7 @@ class _Reader:
             raise self._root.unsupported(f"a program with {len(deparsers)} deparsers")
         for primitive in deparsers[0].each("primitives"):
             raise primitive.unsupported("a statement other than emit in the deparser")
-        order = tuple(item.text() for item in deparsers[0]["order"])
-        for name in order:
-            if name not in self._scope.headers:
-                raise deparsers[0].malformed(f"there is no header {name!r}")
-        return order
+        return tuple(self._scope.packet_header(item) for item in deparsers[0]["order"])
 
     def _pipeline(self, name: str, reader: PipelineReader) -> Pipeline:
         for item in self._root["pipelines"]:
@@ -185,10 +186,10 @@ class _Reader:
         raise self._root["pipelines"].malformed(f"there is no pipeline {name!r}")
 
     def _action(self, node: Cursor) -> Action:
-        params = tuple(
-            Param(item["name"].text(), item["bitwidth"].integer()) for item in node["runtime_data"]
-        )
-        primitives = tuple(self._scope.primitive(item) for item in node["primitives"])
+        params = tuple(Param(item["name"].text(), item["bitwidth"].width()) for item in node["runtime_data"])
+        self._scope.params = len(params)
+        primitives = tuple(PrimitiveReader(self._scope).read(item) for item in node["primitives"])
+        self._scope.params = 0
         return Action(node["id"].integer(), node["name"].text(), params, primitives, node.source)
 
     # -- calculations, lists, counters -----------------------------------------------------------------------
@@ -207,7 +208,7 @@ class _Reader:
             elif kind == "field":
                 inputs.append(CalcInput(self._scope.plain_field(item["value"]), None))
             elif kind == "hexstr":
-                const = Const(item["value"].hexadecimal(), item["bitwidth"].integer())
+                const = Const(item["value"].hexadecimal(), item["bitwidth"].width())
                 inputs.append(CalcInput(const, None))
             else:
                 raise item.unsupported(f"an input of type '{kind}' of a calculation")
@@ -259,5 +260,5 @@ class _Reader:
         for item in self._root.each("counter_arrays"):
             direct = item.get("is_direct")
             if direct is None or not direct.flag():
-                counters.append(CounterDef(item["name"].text(), item["size"].integer()))
+                counters.append(CounterDef(item["name"].text(), item["size"].size()))
         return tuple(counters)

@@ -138,7 +138,7 @@ class PipelineReader:
             match_type=self._kind(node["match_type"]),
             keys=keys,
             actions=tuple(self._action_spec(action_id) for action_id in action_ids),
-            size=len(entries) if const else node["max_size"].integer(),
+            size=len(entries) if const else node["max_size"].size(),
             const=const,
             const_default=const_default,
             default=default,
@@ -159,14 +159,11 @@ class PipelineReader:
         if len(data) != len(action.params):
             raise node.malformed(f"action {action.name} takes {len(action.params)} arguments")
         args = tuple(
-            arg.hexadecimal() & ((1 << param.width) - 1)
-            for arg, param in zip(data, action.params, strict=True)
+            arg.hexadecimal() & ((1 << param.width) - 1) for arg, param in zip(data, action.params, strict=True)
         )
         return ActionCall(action.name, args)
 
-    def _entries(
-        self, node: Cursor, keys: tuple[KeySpec, ...], action_ids: tuple[int, ...]
-    ) -> tuple[Entry, ...]:
+    def _entries(self, node: Cursor, keys: tuple[KeySpec, ...], action_ids: tuple[int, ...]) -> tuple[Entry, ...]:
         given = node.each("entries")
         with_priority = self._kind(node["match_type"]) in (MatchKind.TERNARY, MatchKind.RANGE)
         numbers = [item["priority"].integer() for item in given] if with_priority else [0] * len(given)

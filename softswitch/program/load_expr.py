@@ -1,8 +1,7 @@
-"""Reading expressions and primitive calls from the BMv2 JSON."""
+"""Reading expressions from the BMv2 JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from softswitch.program.cursor import Cursor
@@ -22,7 +21,7 @@ from softswitch.program.expressions import (
     ValidRef,
     is_bool,
 )
-from softswitch.program.ir import Arg, Calculation, Header, HeaderArg, NamedArg, Primitive, Stack
+from softswitch.program.ir import Calculation, Field, Header, Stack
 
 VALID_FIELD = "$valid$"
 """Name of the hidden field that holds a header's validity."""
@@ -30,46 +29,17 @@ VALID_FIELD = "$valid$"
 _UNARY = frozenset({"not", "~", "d2b", "b2d"})
 _BOOLEAN_OPERANDS = frozenset({"and", "or", "not", "b2d"})
 
-# Primitive -> kinds of its parameters. "value" is any expression, "target" something that can be assigned.
-PRIMITIVES: Mapping[str, tuple[str, ...]] = {
-    "assign": ("target", "value"),
-    "assign_VL": ("target", "value"),
-    "assign_header": ("header", "header"),
-    "assign_header_stack": ("stack", "stack"),
-    "add_header": ("header",),
-    "remove_header": ("header",),
-    "push": ("stack", "constant"),
-    "pop": ("stack", "constant"),
-    "count": ("counter", "value"),
-    "register_read": ("target", "register", "value"),
-    "register_write": ("register", "value", "value"),
-    "mark_to_drop": ("header",),
-    "drop": (),
-    "no_op": (),
-    "exit": (),
-    "generate_digest": ("value", "constant"),
-    "clone_ingress_pkt_to_egress": ("value", "constant"),
-    "clone_egress_pkt_to_egress": ("value", "constant"),
-    "resubmit": ("constant",),
-    "recirculate": ("constant",),
-    "truncate": ("value",),
-    "modify_field_with_hash_based_offset": ("target", "value", "calculation", "value"),
-    "modify_field_rng_uniform": ("target", "value", "value"),
-    "log_msg": ("ignored", "ignored"),
-    "_jump": ("constant",),
-    "_jump_if_zero": ("value", "constant"),
-}
-
 
 @dataclass
 class Scope:
-    """The names that expressions may use; filled while the program is read."""
+    """The names that expressions may use, and how many parameters the present action has."""
 
     headers: dict[str, Header] = field(default_factory=dict)
     stacks: dict[str, Stack] = field(default_factory=dict)
     counters: set[str] = field(default_factory=set)
     registers: set[str] = field(default_factory=set)
     calculations: dict[str, Calculation] = field(default_factory=dict)
+    params: int = 0
 
     def field_ref(self, node: Cursor) -> FieldRef | ValidRef:
         """Read a `[header, field]` pair."""
@@ -81,6 +51,10 @@ class Scope:
         if all(declared.name != name for declared in self.headers[header].type.fields):
             raise node.malformed(f"header {header!r} has no field {name!r}")
         return FieldRef(header, name)
+
+    def declared(self, ref: FieldRef) -> Field:
+        """Return the declaration of a field."""
+        return self.headers[ref.header].type.field(ref.field)
 
     def plain_field(self, node: Cursor) -> FieldRef:
         """Read a `[header, field]` pair that must not be a validity bit."""
@@ -118,14 +92,19 @@ class Scope:
         if kind == "bool":
             return BoolConst(value.flag())
         if kind == "field":
-            return self.field_ref(value)
+            ref = self.field_ref(value)
+            if isinstance(ref, FieldRef) and self.declared(ref).varbit:
+                raise node.unsupported(f"the varbit field '{ref.header}.{ref.field}' in an expression")
+            return ref
         if kind in ("local", "runtime_data"):
+            if not 0 <= value.integer() < self.params:
+                raise node.malformed(f"there is no action parameter {value.integer()} here")
             return ParamRef(value.integer())
         if kind == "stack_field":
             stack = self.stack(value[0])
             return StackLast(stack.name, self.element_type_field(stack, value[1]))
         if kind == "lookahead":
-            return Lookahead(value[0].integer(), value[1].integer())
+            return Lookahead(value[0].size(), value[1].width())
         raise node.unsupported(f"an operand of type '{kind}'")
 
     def _operator(self, node: Cursor) -> Expr:
@@ -146,6 +125,8 @@ class Scope:
             raise node.unsupported(f"the operator '{op}'")
         if self._is_aggregate(node):
             raise node.unsupported("comparing whole headers")
+        if op in ("==", "!=") and self._is_varbit(node["left"]) and self._is_varbit(node["right"]):
+            return Op(op, tuple(self.plain_field(node[side]["value"]) for side in ("left", "right")))
         args = [self.expression(node["right"])]
         if op not in _UNARY:
             args.insert(0, self.expression(node["left"]))
@@ -153,6 +134,13 @@ class Scope:
         if any(is_bool(arg) is not wants_bool for arg in args):
             raise node.malformed(f"the operands of '{op}' have the wrong types")
         return Op(op, tuple(args))
+
+    def _is_varbit(self, node: Cursor) -> bool:
+        kind = node.get("type")
+        if kind is None or not kind.is_text("field"):
+            return False
+        ref = self.field_ref(node["value"])
+        return isinstance(ref, FieldRef) and self.declared(ref).varbit
 
     def _is_aggregate(self, node: Cursor) -> bool:
         left = node.get("left")
@@ -181,56 +169,16 @@ class Scope:
             raise node.malformed(f"there is no header {name!r}")
         return name
 
+    def packet_header(self, node: Cursor) -> str:
+        """Read the name of a header of the packet (not of metadata)."""
+        name = node.text()
+        if name not in self.headers or self.headers[name].metadata:
+            raise node.malformed(f"there is no packet header {name!r}")
+        return name
+
     def condition(self, node: Cursor) -> Expr:
         """Read an expression that must be boolean."""
         expr = self.expression(node)
         if not is_bool(expr):
             raise node.malformed("a boolean expression was expected")
         return expr
-
-    # -- primitives ------------------------------------------------------------------------------------------
-
-    def primitive(self, node: Cursor) -> Primitive:
-        """Read a primitive call; its parameters are checked against the primitive's signature."""
-        op = node["op"].text()
-        kinds = PRIMITIVES.get(op)
-        if kinds is None:
-            raise node.unsupported(f"the primitive '{op}'")
-        given = node.each("parameters")
-        if len(given) != len(kinds):
-            raise node.malformed(f"primitive '{op}' takes {len(kinds)} parameters, not {len(given)}")
-        args = tuple(
-            self._argument(kind, arg) for kind, arg in zip(kinds, given, strict=True) if kind != "ignored"
-        )
-        return Primitive(op, args, node.place, node.source)
-
-    def _argument(self, kind: str, node: Cursor) -> Arg:
-        if kind == "header":
-            return self._header_argument(node)
-        if kind == "stack":
-            return NamedArg("stack", self.stack(node["value"]).name)
-        if kind in ("counter", "register", "calculation"):
-            known = {"counter": self.counters, "register": self.registers, "calculation": self.calculations}
-            name = node["value"].text()
-            if name not in known[kind]:
-                raise node.malformed(f"there is no {kind} {name!r}")
-            return NamedArg(kind, name)
-        expr = self.expression(node)
-        if kind == "constant" and not isinstance(expr, Const):
-            raise node.unsupported("a value that is not constant, here,")
-        if kind == "target" and not isinstance(expr, FieldRef | StackField | StackLast):
-            raise node.unsupported("assigning to this kind of object")
-        if is_bool(expr):
-            return Op("b2d", (expr,))
-        return expr
-
-    def _header_argument(self, node: Cursor) -> HeaderArg:
-        inner = node
-        while inner.get("op") is None and inner["type"].text() == "expression":
-            inner = inner["value"]
-        if inner.get("op") is None:
-            return HeaderArg(self.header_name(inner))
-        if inner["op"].text() not in ("dereference_header_stack", "dereference_stack"):
-            raise inner.unsupported(f"the operator '{inner['op'].text()}' in place of a header")
-        stack = self.stack(inner["left"]["value"])
-        return HeaderArg(None, stack.name, self.expression(inner["right"]))

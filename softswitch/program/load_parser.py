@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from softswitch.program.cursor import Cursor
-from softswitch.program.expressions import Expr, FieldRef, Lookahead, StackLast, ValidRef
+from softswitch.program.expressions import Expr, FieldRef, Lookahead, Op, StackLast, ValidRef, is_bool
 from softswitch.program.ir import (
     Advance,
     Extract,
     HeaderType,
     ParserOp,
     ParseState,
+    Primitive,
     SetField,
     Transition,
     Verify,
 )
 from softswitch.program.load_expr import Scope
+from softswitch.program.load_primitive import PrimitiveReader
 
 
 class ParserReader:
@@ -96,7 +98,7 @@ class ParserReader:
             target = parameters[0]
             if target["type"].text() != "field":
                 raise target.unsupported(f"setting an object of type '{target['type'].text()}' in a parser")
-            return SetField(self._scope.plain_field(target["value"]), self._scope.expression(parameters[1]))
+            return self._set(node)
         if op == "verify":
             error = parameters[1]
             if not error.is_object:
@@ -105,8 +107,19 @@ class ParserReader:
         if op == "advance":
             return Advance(self._scope.expression(parameters[0]))
         if op == "primitive":
-            return self._scope.primitive(parameters[0])
+            return PrimitiveReader(self._scope).read(parameters[0])
         raise node.unsupported(f"the parser operation '{op}'")
+
+    def _set(self, node: Cursor) -> ParserOp:
+        target, value = node["parameters"][0], node["parameters"][1]
+        ref = self._scope.plain_field(target["value"])
+        if self._scope.declared(ref).varbit:
+            source = self._scope.plain_field(value["value"])
+            if not self._scope.declared(source).varbit:
+                raise value.malformed(f"{source.header}.{source.field} is not a varbit field")
+            return Primitive("assign_VL", (ref, source), node.place, node.source)
+        expr = self._scope.expression(value)
+        return SetField(ref, Op("b2d", (expr,)) if is_bool(expr) else expr)
 
     def _extract(self, node: Cursor) -> Extract:
         what = node["parameters"][0]
@@ -114,9 +127,7 @@ class ParserReader:
         length = self._scope.expression(node["parameters"][1]) if variable else None
         kind = what["type"].text()
         if kind == "regular":
-            header = what["value"].text()
-            if header not in self._scope.headers:
-                raise what.malformed(f"there is no header {header!r}")
+            header = self._scope.packet_header(what["value"])
             self._check_varbit(node, self._scope.headers[header].type, variable)
             return Extract(header, None, length)
         if kind == "stack":
@@ -127,6 +138,4 @@ class ParserReader:
 
     def _check_varbit(self, node: Cursor, header_type: HeaderType, variable: bool) -> None:
         if variable != (header_type.varbit is not None):
-            raise node.malformed(
-                "'extract_VL' goes with headers that have a varbit field, and only with them"
-            )
+            raise node.malformed("'extract_VL' goes with headers that have a varbit field, and only with them")

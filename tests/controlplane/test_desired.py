@@ -62,9 +62,7 @@ def test_jobs_on_one_switch_are_united() -> None:
     flood = next(group for group in both.groups() if group.id == FLOOD_GROUP)
     assert {copy.port for copy in flood.replicas} == {1, 2, 3, 11, 12, 13}
     rest = {entity for entity in both.entities if entity != flood}
-    alone = [
-        {entity for entity in desired_state([job]).entities if entity.key != flood.key} for job in (one, two)
-    ]
+    alone = [{entity for entity in desired_state([job]).entities if entity.key != flood.key} for job in (one, two)]
     assert rest == alone[0] | alone[1]
     assert alone[0] & alone[1] == {FLOW_START_DIGEST}
 

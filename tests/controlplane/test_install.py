@@ -64,9 +64,7 @@ def test_the_second_installation_writes_nothing(address: str, written: list[list
 
 
 def test_a_changed_file_changes_only_what_differs(address: str, written: list[list[p4r.Update]]) -> None:
-    moved = JobText(
-        hosts=5, ring=(0, 1, 2), shadows=1
-    ).job()  # two hosts more, so the shadow has another port
+    moved = JobText(hosts=5, ring=(0, 1, 2), shadows=1).job()  # two hosts more, so the shadow has another port
     with controller(address) as switch:
         switch.install(ONE)
         written.clear()
@@ -118,9 +116,7 @@ def test_strange_entries_are_removed_and_changed_ones_mended(address: str) -> No
     assert done.plan.count(Change.MODIFY) == 2
 
 
-def test_a_dry_run_needs_no_right_to_write_and_writes_nothing(
-    address: str, written: list[list[p4r.Update]]
-) -> None:
+def test_a_dry_run_needs_no_right_to_write_and_writes_nothing(address: str, written: list[list[p4r.Update]]) -> None:
     with Target.connect(address, 1) as reader:
         planned = reader.plan(ONE)
         assert planned.pipeline is PipelineStatus.MISSING
@@ -186,14 +182,20 @@ def test_a_value_that_cannot_be_said_changes_nothing(address: str, written: list
         assert switch.read_state() == ONE
 
 
-def test_a_program_that_is_refused_leaves_the_old_one(address: str) -> None:
-    nonsense = Pipeline(Pipeline.committed().p4info, b'{"no": "program"}')
+@pytest.mark.parametrize("config", [b"no program", b'{"no": "program"}'])
+def test_a_program_that_is_no_good_leaves_the_old_one(address: str, config: bytes) -> None:
+    """Good switches refuse it; BMv2 takes a JSON without a program, but then has no tables to read."""
+    nonsense = Pipeline(Pipeline.committed().p4info, config)
     with controller(address) as switch:
         switch.install(ONE)
     with controller(address, pipeline=nonsense) as switch:
         with pytest.raises(ControlPlaneError) as caught:
             switch.install(BOTH)
-        assert caught.value.kind is ErrorKind.PIPELINE_REFUSED
+        if caught.value.kind is ErrorKind.PIPELINE_REFUSED:
+            assert caught.value.restored is None
+        else:
+            assert caught.value.kind is ErrorKind.READ_REFUSED
+            assert caught.value.restored is True
     with controller(address) as switch:
         assert switch.read_state() == ONE
 

@@ -53,9 +53,7 @@ def states(draw: st.DrawFn) -> SwitchState:
     entities: list[Entity] = [shadow(rid, draw(st.integers(0, 1))) for rid in rids]
     copies = st.builds(Replica, st.integers(1, 3), st.sampled_from([0, *sorted(rids)]))
     groups = draw(st.sets(st.integers(1, 4), max_size=4))
-    entities += [
-        MulticastGroup(group, frozenset(draw(st.sets(copies, max_size=3)))) for group in sorted(groups)
-    ]
+    entities += [MulticastGroup(group, frozenset(draw(st.sets(copies, max_size=3)))) for group in sorted(groups)]
     for source, target in draw(st.sets(st.tuples(st.integers(1, 2), st.integers(3, 4)), max_size=4)):
         group = draw(st.sampled_from([0, *sorted(groups)]))
         entities.append(replicate(source, target, draw(st.integers(0, 3)), group))
@@ -106,9 +104,7 @@ def make(update: Update, held: dict[Key, Entity]) -> None:
 
 
 @given(desired=states(), actual=states(), order=st.randoms(use_true_random=False))
-def test_an_exact_plan_arrives_and_nothing_dangles(
-    desired: SwitchState, actual: SwitchState, order: Random
-) -> None:
+def test_an_exact_plan_arrives_and_nothing_dangles(desired: SwitchState, actual: SwitchState, order: Random) -> None:
     assert run(exact_plan(desired, actual), actual, order) == desired
 
 
@@ -116,16 +112,10 @@ def test_an_exact_plan_arrives_and_nothing_dangles(
 def test_a_plan_touches_only_what_differs(desired: SwitchState, actual: SwitchState) -> None:
     plan = exact_plan(desired, actual)
     differing = {
-        key
-        for key in desired.by_key.keys() | actual.by_key.keys()
-        if desired.by_key.get(key) != actual.by_key.get(key)
+        key for key in desired.by_key.keys() | actual.by_key.keys() if desired.by_key.get(key) != actual.by_key.get(key)
     }
     assert {update.entity.key for update in plan.updates} == differing
-    rebound = [
-        key
-        for key in differing
-        if key[1] == Table.REPLICATE and key in desired.by_key and key in actual.by_key
-    ]
+    rebound = [key for key in differing if key[1] == Table.REPLICATE and key in desired.by_key and key in actual.by_key]
     assert len(plan.updates) == len(differing) + len(rebound)
     assert plan.unchanged == len(desired.entities & actual.entities)
 
@@ -135,9 +125,7 @@ def test_reconciling_keeps_only_connections_of_flows_that_live_on(
     desired: SwitchState, actual: SwitchState, order: Random
 ) -> None:
     after = run(reconcile(desired, actual), actual, order)
-    assert {e for e in after.entities if not is_flow_base(e)} == {
-        e for e in desired.entities if not is_flow_base(e)
-    }
+    assert {e for e in after.entities if not is_flow_base(e)} == {e for e in desired.entities if not is_flow_base(e)}
     bound = {e.param(Param.FLOW_ID) for e in desired.table(Table.REPLICATE)}
     for entry in set(after.table(Table.FLOW_BASE)) - set(desired.table(Table.FLOW_BASE)):
         assert entry in actual.table(Table.FLOW_BASE)
@@ -204,9 +192,7 @@ def test_a_replicate_entry_that_gets_another_flow_is_never_modified() -> None:
     before = desired_state([JobText(first_flow_id=0).job()])
     after = desired_state([JobText(first_flow_id=1).job()])
     changes = [u for u in reconcile(after, before).updates if isinstance(u.entity, TableEntry)]
-    replicates = [
-        u.change for u in changes if isinstance(u.entity, TableEntry) and u.entity.table == Table.REPLICATE
-    ]
+    replicates = [u.change for u in changes if isinstance(u.entity, TableEntry) and u.entity.table == Table.REPLICATE]
     assert replicates == [Change.DELETE] * 3 + [Change.INSERT] * 3
 
 

@@ -178,11 +178,7 @@ def test_a_partly_refused_batch_is_undone_whole() -> None:
     """A batch goes on after an error: what it did in spite of it must go too."""
 
     def refuse_one(switch: Troubled, request: p4r.WriteRequest) -> None:
-        if (
-            any(u.entity.HasField("table_entry") for u in request.updates)
-            and len(request.updates) > 2
-            and not spoilt
-        ):
+        if any(u.entity.HasField("table_entry") for u in request.updates) and len(request.updates) > 2 and not spoilt:
             spoilt.append(request.updates[1].entity.table_entry.table_id)
             request.updates[1].entity.table_entry.action.action.action_id = 1
         switch.obey(request)
@@ -192,9 +188,7 @@ def test_a_partly_refused_batch_is_undone_whole() -> None:
     with serve(device) as server, Target.connect(server.address, 1, election_id=1) as switch:
         with pytest.raises(ControlPlaneError) as caught:
             switch.install(BOTH)
-        assert [refusal.update.split()[:2] for refusal in caught.value.refusals] == [
-            ["insert", Table.L2_FORWARD]
-        ]
+        assert [refusal.update.split()[:2] for refusal in caught.value.refusals] == [["insert", Table.L2_FORWARD]]
         assert caught.value.refusals[0].code == "INVALID_ARGUMENT"
         assert caught.value.restored is True
         assert switch.read_state() == ONE

@@ -103,7 +103,7 @@ class KernelNet:
         """Return a TCP socket of the kernel's namespace."""
         with self.inside(self.kernels):
             kernel = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        # The default differs from machine to machine, and some (BBR) repair badly without SACK, which we lack.
+        # Defaults differ from machine to machine, and BBR repairs badly without SACK, which we lack.
         kernel.setsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, b"reno")
         kernel.settimeout(10)
         return kernel

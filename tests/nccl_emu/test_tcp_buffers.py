@@ -76,6 +76,16 @@ def test_writable_data_is_copied_so_that_a_retransmission_repeats_it() -> None:
     assert buffer.take(1, 16) == (b"gradientgradient", 0)
 
 
+def test_strided_and_empty_views() -> None:
+    matrix = np.arange(12, dtype=np.uint8).reshape(3, 4)
+    matrix.flags.writeable = False
+    buffer = SendBuffer()
+    buffer.append(memoryview(matrix[:, 1]), 0)
+    buffer.append(memoryview(np.zeros((0, 3), dtype=np.float32)), 5)
+    buffer.append(memoryview(matrix), 0)
+    assert buffer.take(1, 15) == (bytes([1, 5, 9, *range(12)]), 0)
+
+
 def test_views_of_wider_items_count_bytes() -> None:
     buffer = SendBuffer()
     buffer.append(memoryview(np.array([1.0, 2.0], dtype=np.float32)), 0)

@@ -119,7 +119,6 @@ def test_echo(net: KernelNet) -> None:
         mss = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG)
         assert mss == net.mtu - 40
         exchange(driver, connection, writes(1_500_000))
-        assert driver.endpoint.stats.timeouts == 0
         assert driver.endpoint.send_mss == net.mtu - 40
 
 
@@ -131,7 +130,7 @@ def test_window_scale_is_understood_alike(net: KernelNet, scale: int | None) -> 
         exchange(driver, connection, writes(400_000))
 
 
-@pytest.mark.parametrize("loss", [(0.08, 0.0), (0.0, 0.04), (0.02, 0.02)], ids=["ours", "kernels", "both"])
+@pytest.mark.parametrize("loss", [(0.08, 0.0), (0.0, 0.06), (0.05, 0.05)], ids=["ours", "kernels", "both"])
 def test_losses_are_repaired(net: KernelNet, loss: tuple[float, float]) -> None:
     with connected(net, config(net), PORT + 2, loss=loss) as (driver, connection):
         exchange(driver, connection, writes(200 * (net.mtu - 40)))

@@ -68,6 +68,28 @@ def test_third_duplicate_ack_resends_at_once() -> None:
     assert (stats.dup_acks, stats.fast_retransmits, stats.retransmits, stats.timeouts) == (3, 1, 1, 0)
 
 
+def test_an_ack_that_overtakes_the_fast_retransmit_cancels_it() -> None:
+    peer = connected()
+    peer.endpoint.write(bytes(5000))
+    peer.take(0.1)
+    for _ in range(3):
+        peer.ack(1, now=0.15)
+    peer.ack(5001, now=0.15)  # the segment was late, not lost, and all this arrived together
+    assert peer.take(0.15) == []
+    assert peer.endpoint.next_timer() is None
+
+
+def test_an_ack_that_overtakes_a_probe_cancels_it() -> None:
+    peer = connected()
+    peer.endpoint.write(bytes(500))
+    peer.take(0.0)
+    peer.ack(1, now=0.1, window=0)
+    peer.endpoint.on_timer(0.2)
+    peer.ack(501, now=0.2, window=0)
+    assert peer.take(0.2) == []
+    assert peer.endpoint.next_timer() is None
+
+
 def test_what_does_not_count_as_a_duplicate_ack() -> None:
     peer = connected()
     peer.endpoint.write(bytes(5000))

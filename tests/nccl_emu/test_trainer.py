@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-import random
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,34 +11,28 @@ from typing import Any
 
 import pytest
 import torch
+from sklearn.datasets import load_digits
 
 from jobspec.layout import Layout
 from jobspec.model import Job, ScheduleSpec
-from jobspec.recovery_point import (
-    MANIFEST_FILE,
-    STATE_FILE,
-    Manifest,
-    OptimizerGroup,
-    OptimizerState,
-    Origin,
-    RankRecord,
-    RecoveryPoint,
-    StateEntry,
-    pack_tensors,
-    read_recovery_point,
-)
+from jobspec.recovery_point import RecoveryPoint, read_recovery_point
 from jobspec.sidechannel.digest import parameter_digest
-from nccl_emu.digits import Digits, ShardedSampler
+from nccl_emu.digits import ShardedSampler
 from nccl_emu.errors import TrainerError
 from nccl_emu.optimizers import rate_factor
 from nccl_emu.restore import restore_trainer
-from nccl_emu.ring_runner import RingPlace, RingRunner
 from nccl_emu.tensors import bytes_of
 from nccl_emu.trainer import DataParallelTrainer
-from tests.nccl_emu.ring_tools import Pipes, make_job
-
-DIGITS = Digits.load()
-EPOCH = 3
+from tests.nccl_emu.training_tools import (
+    DIGITS,
+    EPOCH,
+    Training,
+    make_trainers,
+    publish,
+    state_bytes,
+    store,
+    training_job,
+)
 
 
 @pytest.fixture(autouse=True)
@@ -49,98 +41,6 @@ def _one_thread() -> Iterator[None]:
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(threads)
-
-
-def training_job(ranks: int = 4, digests: bool = False, **workload: Any) -> Job:
-    work = {
-        "hidden": [47, 25],
-        "dropout": 0.1,
-        "batch_size": 256,
-        "bucket_bytes": 5000,
-        "optimizer": {"name": "AdamW", "options": {"lr": 0.003, "weight_decay": 0.01}},
-        "schedule": {"warmup_steps": 5, "total_steps": 100, "floor": 0.1},
-        **workload,
-    }
-    return make_job(ranks, workload=work, digests=digests)
-
-
-def make_trainers(job: Job, seed: int = 0) -> list[DataParallelTrainer]:
-    group = job.groups[0]
-    return [DataParallelTrainer(job, group, rank, seed, DIGITS) for rank in range(len(group.ring))]
-
-
-class Training:
-    """Ranks that all-reduce over byte pipes."""
-
-    def __init__(self, trainers: list[DataParallelTrainer]) -> None:
-        self.trainers = trainers
-        first = trainers[0]
-        self.runners = [
-            RingRunner(RingPlace.of(t.job, t.group, t.rank, EPOCH), t.layout, t.step + 1) for t in trainers
-        ]
-        self.pipes = Pipes(self.runners, random.Random(0))
-        self.next_step = first.step + 1
-
-    def step(self) -> float:
-        """Train one step and return the mean loss."""
-        step, self.next_step = self.next_step, self.next_step + 1
-        losses = [trainer.compute(step) for trainer in self.trainers]
-        for runner, trainer in zip(self.runners, self.trainers, strict=True):
-            runner.start(step, trainer.buckets)
-        self.pipes.run()
-        for trainer in self.trainers:
-            trainer.apply(step)
-        return sum(losses) / len(losses)
-
-
-def state_bytes(trainer: DataParallelTrainer) -> dict[str, bytes]:
-    return {name: bytes(bytes_of(tensor)) for name, tensor in trainer.state_tensors().items()}
-
-
-def publish(trainers: list[DataParallelTrainer]) -> RecoveryPoint:
-    """Build what a shadow publishes after the last step, from the records and one rank's tensors."""
-    step = trainers[0].step
-    records = [trainer.step_record(step, EPOCH) for trainer in trainers]
-    tensors = trainers[-1].state_tensors()
-    entries = [StateEntry(name=name, origin=Origin.REPLAY, step=step) for name in tensors]
-    told = []
-    for record in records:
-        objects = {}
-        for name, value in record.objects.items():
-            full = f"rank/{record.rank}/{name}"
-            entries.append(StateEntry(name=full, origin=Origin.SIDE_CHANNEL, step=step, rank=record.rank))
-            if value.WhichOneof("value") == "raw":
-                tensors[full] = torch.frombuffer(bytearray(value.raw), dtype=torch.uint8)
-            else:
-                objects[name] = json.loads(value.json)
-        told.append(RankRecord(rank=record.rank, loss=record.loss, objects=objects))
-    request = trainers[0].attach_request(EPOCH)
-    groups = [
-        OptimizerGroup(params=list(group.params), options=json.loads(options))
-        for group, options in zip(request.optimizer.groups, records[0].group_options_json, strict=True)
-    ]
-    state = pack_tensors(tensors)
-    manifest = Manifest(
-        job=request.job,
-        group=request.group,
-        epoch=EPOCH,
-        step=step,
-        ranks=len(trainers),
-        layout=json.loads(request.layout_json),
-        optimizer=OptimizerState(name=request.optimizer.name, groups=groups),
-        records=told,
-        objects=entries,
-        state_bytes=len(state),
-        state_sha256=hashlib.sha256(state).hexdigest(),
-    )
-    return RecoveryPoint(manifest, tensors)
-
-
-def store(point: RecoveryPoint, directory: Path) -> RecoveryPoint:
-    """Write the two files and read them back: what a restart really sees."""
-    (directory / STATE_FILE).write_bytes(pack_tensors(point.tensors))
-    (directory / MANIFEST_FILE).write_text(point.manifest.model_dump_json())
-    return read_recovery_point(directory)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4])
@@ -234,7 +134,8 @@ def test_a_restart_from_the_recovery_point_alone_continues_bit_for_bit(
     through = Training(make_trainers(job, seed=11))
     for _ in range(10):
         through.step()
-    point = store(publish(through.trainers), tmp_path)
+    store(publish(through.trainers), tmp_path)
+    point = read_recovery_point(tmp_path)
     reborn = Training([restore_trainer(point, job, job.groups[0], rank, DIGITS) for rank in range(3)])
     assert [trainer.step for trainer in reborn.trainers] == [10, 10, 10]
     for old, new in zip(through.trainers, reborn.trainers, strict=True):
@@ -448,6 +349,19 @@ def test_a_pass_over_the_data_sees_no_sample_twice_and_ranks_share_none() -> Non
         passes.append(seen)
     assert passes[0] != passes[1]
     assert {sampler.epoch for sampler in samplers} == {1}
+
+
+def test_the_data_set_is_scikit_learns_standardised() -> None:
+    raw, labels = load_digits(return_X_y=True)
+    assert DIGITS.labels.tolist() == labels.tolist()
+    assert DIGITS.features.shape == (1797, 64)
+    assert DIGITS.features.dtype == torch.float32
+    varies = torch.from_numpy(raw.std(axis=0) > 0)
+    torch.testing.assert_close(DIGITS.features.mean(0), torch.zeros(64), atol=1e-5, rtol=0)
+    spread = DIGITS.features.std(0, correction=0)
+    torch.testing.assert_close(spread, varies.float(), atol=1e-4, rtol=0)
+    pixel, other = torch.from_numpy(raw[:, 2]), DIGITS.features[:, 2].double()
+    assert torch.corrcoef(torch.stack([pixel, other]))[0, 1] > 0.999999
 
 
 def test_the_schedule_warms_up_and_ends_at_its_floor() -> None:

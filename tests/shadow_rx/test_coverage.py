@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -26,7 +28,7 @@ def test_equals_a_set_of_integers(added: list[tuple[int, int]], start: int, end:
     holes = coverage.missing(start, end)
     assert {n for low, high in holes for n in range(low, high)} == set(range(start, end)) - model
     assert all(low < high for low, high in holes)
-    assert all(a[1] < b[0] for a, b in zip(holes, holes[1:], strict=False)), "holes are maximal"
+    assert all(a[1] < b[0] for a, b in pairwise(holes)), "holes are maximal"
     assert coverage.is_exactly(3, 30) == (model == set(range(3, 30)))
 
 
@@ -39,6 +41,19 @@ def test_removing_the_upper_part(added: list[tuple[int, int]], start: int) -> No
     coverage.add(50, 51)
     assert coverage.last() == 50
     assert len(coverage) == len({n for n in model if n < start}) + 1
+
+
+@settings(deadline=None)
+@given(ranges, ranges)
+def test_filling_tells_what_was_new(added: list[tuple[int, int]], filled: list[tuple[int, int]]) -> None:
+    coverage, model = _build(added)
+    for start, end in filled:
+        if start < end:
+            new = coverage.fill(start, end)
+            assert {n for low, high in new for n in range(low, high)} == set(range(start, end)) - model
+            model |= set(range(start, end))
+    assert {n for n in range(45) if n in coverage} == model
+    assert len(coverage) == len(model)
 
 
 def test_in_order_ranges_stay_one_interval() -> None:

@@ -238,5 +238,7 @@ def test_two_channels_and_many_ranks() -> None:
     assert len(rig.replicated()) == 3
     rig.check_truth()
     status = rig.core.status("dp0")
-    frames = sum(1 for b in rig.twin.layout.buckets for n in range(16) if b.elements * (n + 1) // 16 > b.elements * n // 16)
+    frames = sum(
+        1 for b in rig.twin.layout.buckets for n in range(16) if b.elements * (n + 1) // 16 > b.elements * n // 16
+    )
     assert status.replica_payload_bytes == 3 * (rig.twin.layout.nbytes + 64 * frames)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 from pathlib import Path
 
@@ -11,8 +12,9 @@ from jobspec.reasons import GapReason
 from jobspec.recovery_point import decode_recovery_point, read_recovery_point
 from shadow_rx.core import ShadowCore
 from shadow_rx.errors import ShadowError
+from shadow_rx.event_log import EventLog
 from shadow_rx.files import FileOperations
-from shadow_rx.node import ShadowNode
+from shadow_rx.node import Observer, ShadowNode
 from shadow_rx.options import ShadowOptions
 from shadow_rx.publisher import BackgroundPublisher, DirectPublisher, Publisher
 from shadow_rx.store import RecoveryStore
@@ -23,10 +25,10 @@ from tests.shadow_rx.twin import as_bytes
 class NodeRig(Rig):
     """A rig whose core sits in a node."""
 
-    def __init__(self, publisher: Publisher | None, hold: int = 1) -> None:
+    def __init__(self, publisher: Publisher | None, hold: int = 1, observe: Observer | None = None) -> None:
         super().__init__()
         self.core = ShadowCore(self.job, "sh0", ShadowOptions(hold=hold))
-        self.node = ShadowNode(self.core, lambda: self.now, publisher)
+        self.node = ShadowNode(self.core, lambda: self.now, publisher, observe)
 
     def begin(self, **changes: object) -> bool:  # type: ignore[override]
         self.epoch += 1
@@ -43,6 +45,32 @@ class NodeRig(Rig):
         self.node.on_frames(self.train())
         for message in self.twin.records(self.epoch):
             self.node.record(message)
+
+
+def test_the_event_log_has_a_line_for_every_step_gained_or_lost(tmp_path: Path) -> None:
+    log = EventLog(tmp_path / "logs" / "events.jsonl")
+    rig = NodeRig(None, observe=log)
+    rig.begin()
+    rig.step()
+    rig.node.on_frames(rig.train()[1:])
+    for _ in range(4):
+        rig.step()
+    log.close()
+    lines = [json.loads(line) for line in (tmp_path / "logs/events.jsonl").read_text().splitlines()]
+    assert [(line["event"], line["epoch"], line["step"]) for line in lines] == [("replicated", 1, 1), ("lost", 1, 2)]
+    frames = rig.core.group("dp0")._epoch.assembler.plan.frames
+    assert lines[0]["replica_bytes"] == rig.twin.layout.nbytes + 64 * frames
+    assert lines[1]["reason"] == "lost_bytes"
+
+
+def test_bytes_of_steps_in_progress_are_told() -> None:
+    rig = NodeRig(None)
+    rig.begin()
+    rig.step()
+    assert rig.node.status("dp0").pending_bytes == {}
+    frames = rig.train()
+    rig.node.on_frames(frames[:2])
+    assert rig.node.status("dp0").pending_bytes == {2: len(frames[0]) + len(frames[1]) - 2 * 54}
 
 
 class GatedFiles(FileOperations):
@@ -105,7 +133,7 @@ def test_a_full_disk_stops_neither_training_nor_replication(tmp_path: Path) -> N
     gap = rig.node.explain("dp0", 2)
     assert gap is not None
     assert gap.reason is GapReason.STORAGE_ERROR
-    with pytest.raises(ShadowError, match="storage_error: .*No space left"):
+    with pytest.raises(ShadowError, match=r"storage_error: .*No space left"):
         rig.node.recovery_point("dp0", 2)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
@@ -76,12 +77,16 @@ def test_a_job_over_the_side_channel(setup: Setup) -> None:
     assert as_bytes(tensors) == as_bytes(setup.twin.state())
 
 
-def _refusal(call: object, *arguments: object) -> tuple[grpc.StatusCode, str]:
+def _refusal(call: Callable[..., Any], *arguments: object) -> tuple[grpc.StatusCode, str]:
     with pytest.raises(grpc.RpcError) as caught:
-        result = call(*arguments)  # type: ignore[operator]
-        if not hasattr(result, "SerializeToString"):
-            list(result)
+        _finish(call(*arguments))
     return caught.value.code(), caught.value.details()
+
+
+def _finish(result: Any) -> None:
+    """Read a stream of answers to its end; a single answer is there already."""
+    if not hasattr(result, "SerializeToString"):
+        list(result)
 
 
 def test_refusals_carry_code_and_field(setup: Setup) -> None:

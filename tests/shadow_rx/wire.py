@@ -1,6 +1,7 @@
 """What a switch would emit: the streams of a ring's flows, written from the design's words, and replica packets.
 
-Independent of the code under test and of the emulated ranks: it shares only the frame header's codec with them.
+Independent of the code under test and of the emulated ranks: it shares only the frame header's codec with
+them.
 """
 
 from __future__ import annotations

@@ -191,10 +191,15 @@ class Controller:
 
     def receive(self, form: str) -> Any:
         """Return the next stream message, which must have this form."""
+        return self.receive_any(form)[1]
+
+    def receive_any(self, *forms: str) -> tuple[str, Any]:
+        """Return (form, message) of the next stream message, which must have one of these forms."""
         item = self._responses.get(timeout=TIMEOUT_S)
         assert isinstance(item, p4r.StreamMessageResponse), f"the stream ended: {item}"
-        assert item.WhichOneof("update") == form, item
-        return getattr(item, form)
+        form = item.WhichOneof("update")
+        assert form in forms, item
+        return form, getattr(item, form)
 
     def stream_error(self) -> tuple[str, str]:
         """Wait until the server ends the stream; return the status of the RPC."""

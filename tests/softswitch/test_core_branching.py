@@ -110,7 +110,10 @@ def graphs(draw: st.DrawFn) -> dict[str, Node]:
 
 
 @settings(max_examples=200, deadline=None)
-@given(nodes=graphs(), seeds=st.lists(st.lists(st.integers(0, 5), min_size=12, max_size=12), min_size=5, max_size=5))
+@given(
+    nodes=graphs(),
+    seeds=st.lists(st.lists(st.integers(0, 5), min_size=12, max_size=12), min_size=5, max_size=5),
+)
 def test_written_flow_takes_the_same_path_and_no_node_is_written_twice(
     nodes: dict[str, Node], seeds: list[list[int]]
 ) -> None:

@@ -82,9 +82,7 @@ def test_a_packet_without_route_is_dropped_and_counted() -> None:
 @pytest.mark.parametrize(("ether_type", "between"), [(0x0800, b""), (0x9000, b"\x77\x00"), (0x9001, b"\x99")])
 @settings(max_examples=20, deadline=None)
 @given(payload=PAYLOADS)
-def test_inputs_of_headers_that_are_not_there_are_left_out(
-    ether_type: int, between: bytes, payload: bytes
-) -> None:
+def test_inputs_of_headers_that_are_not_there_are_left_out(ether_type: int, between: bytes, payload: bytes) -> None:
     """The note's sum covers odd.value (if there), tag.value (if there), the Ethernet type and the payload."""
     whole = packet(payload, [], dport=7)
     frame = bytes(whole)

@@ -33,9 +33,7 @@ FULL = (1 << WIDTH) - 1
 def make_table(match_type: MatchKind, kinds: Sequence[MatchKind], size: int = 1000) -> Table:
     keys = tuple(KeySpec(f"k{number}", WIDTH, kind) for number, kind in enumerate(kinds))
     actions = (ActionSpec("act", (16,)), ActionSpec("miss", ()))
-    return Table(
-        TableSpec("t", match_type, keys, actions, size, False, False, ActionCall("miss"), True, ())
-    )
+    return Table(TableSpec("t", match_type, keys, actions, size, False, False, ActionCall("miss"), True, ()))
 
 
 def matches(key: MatchKey, value: int) -> bool:
@@ -88,7 +86,16 @@ def key_strategy(kind: MatchKind) -> st.SearchStrategy[MatchKey]:
 
 
 E, L, T, R = MatchKind.EXACT, MatchKind.LPM, MatchKind.TERNARY, MatchKind.RANGE
-SHAPES = [(E, (E,)), (E, (E, E)), (L, (L,)), (L, (E, L)), (T, (T,)), (T, (T, E, L)), (R, (R,)), (R, (R, T, L, E))]
+SHAPES = [
+    (E, (E,)),
+    (E, (E, E)),
+    (L, (L,)),
+    (L, (E, L)),
+    (T, (T,)),
+    (T, (T, E, L)),
+    (R, (R,)),
+    (R, (R, T, L, E)),
+]
 
 
 @pytest.mark.parametrize(("match_type", "kinds"), SHAPES)
@@ -176,9 +183,7 @@ def test_operations_on_a_missing_entry_are_refused() -> None:
         (R, Entry((Range(5, 4),), 1, GOOD.action), "range"),
     ],
 )
-def test_an_entry_that_does_not_fit_is_refused_with_the_reason(
-    match_type: MatchKind, entry: Entry, word: str
-) -> None:
+def test_an_entry_that_does_not_fit_is_refused_with_the_reason(match_type: MatchKind, entry: Entry, word: str) -> None:
     table = make_table(match_type, (match_type,))
     with pytest.raises(SwitchError, match=word) as caught:
         table.insert(entry)

@@ -1,4 +1,4 @@
-"""The parser: select, lookahead, varbit, stacks with loops, advance, verify, and packets that end too early."""
+"""The parser: select, lookahead, varbit, stacks with loops, advance, verify, and packets that end early."""
 
 from __future__ import annotations
 

@@ -102,9 +102,7 @@ def lost_step() -> RunResult:
     """A replica of step 7 was dropped, a snapshot came at step 10."""
     detail = "flow 2 (r2 to r3), bytes 81320 to 82780"
     changed = {7: lost(iteration(7), GapReason.LOST_BYTES, detail)}
-    changed |= {
-        s: lost(iteration(s), GapReason.RESYNC_PENDING, "waiting for a snapshot", True) for s in (8, 9)
-    }
+    changed |= {s: lost(iteration(s), GapReason.RESYNC_PENDING, "waiting for a snapshot", True) for s in (8, 9)}
     return replace(
         with_steps(all_good(), changed),
         faults=("drop replica: flow 2, step 7",),
@@ -116,9 +114,7 @@ def mismatch() -> RunResult:
     """Step 5 was published with a wrong tensor, and the restart went wrong with it."""
     wrong = replace(iteration(5), matches=False, mismatch="exp_avg of layers.2.weight: element 17")
     result = with_steps(all_good(), {5: wrong})
-    return replace(
-        result, restart=replace(result.restart, identical=False, difference="parameter layers.2.weight")
-    )
+    return replace(result, restart=replace(result.restart, identical=False, difference="parameter layers.2.weight"))
 
 
 def no_restart() -> RunResult:

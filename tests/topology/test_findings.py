@@ -124,7 +124,7 @@ def test_replication_factor_counts_complete_steps_only() -> None:
 
 
 def test_lag_in_steps_grows_through_a_gap_and_shrinks_after_it() -> None:
-    # A step ends before its own recovery point is there, so 1 is the least; step 10 is the first after the gap.
+    # A step ends before its own recovery point is there, so 1 is the least; step 10 ends the gap.
     behind = dict(lag_steps(lost_step().iterations))
     assert [behind[step] for step in range(5, 13)] == [1, 1, 1, 2, 3, 4, 1, 1]
 
@@ -181,3 +181,11 @@ def test_texts() -> None:
         "60 min 00 s",
     ]
     assert [milliseconds_text(v) for v in (0.00412, 12.5, -0.0001)] == ["4.12 ms", "12,500 ms", "-0.1 ms"]
+
+
+def test_a_shortened_table_never_leaves_out_a_wrong_checkpoint() -> None:
+    run = [iteration(step) for step in range(1, 101)]
+    run[49] = replace(run[49], matches=False)
+    run[59] = replace(run[59], matches=None)
+    shown = [row.step for row in rows_to_show(run, 40, 5) if not isinstance(row, int)]
+    assert shown == [1, 2, 3, 4, 5, 50, 60, 96, 97, 98, 99, 100]

@@ -79,14 +79,11 @@ def test_every_page_is_well_formed_and_stands_alone(every: Page) -> None:
     html, page = every.html, every.root
     assert not page.find("script")
     assert not page.find("link")
-    assert not [
-        n for n in page.find() if any(name in n.attributes for name in ("src", "srcset", "onclick", "onload"))
-    ]
+    assert not [n for n in page.find() if any(name in n.attributes for name in ("src", "srcset", "onclick", "onload"))]
     assert not re.search(r"https?://", html.replace(f'xmlns="{SVG_NAMESPACE}"', ""))
     assert not re.search(r"@import|url\((?!#)", html)
     assert (
-        "default-src 'none'"
-        in page.find("meta", **{"http-equiv": "Content-Security-Policy"})[0].attributes["content"]
+        "default-src 'none'" in page.find("meta", **{"http-equiv": "Content-Security-Policy"})[0].attributes["content"]
     )
     assert render_report(every.result) == html
 
@@ -180,9 +177,7 @@ def test_replicating_more_than_once_is_marked() -> None:
 
 
 def test_header_names_switch_fabric_and_seed() -> None:
-    facts = read_page(render_report(all_good(seed=42, switch="bmv2", fabric="mininet"))).find(
-        "ul", class_="facts"
-    )[0]
+    facts = read_page(render_report(all_good(seed=42, switch="bmv2", fabric="mininet"))).find("ul", class_="facts")[0]
     for fact in (
         "4 ranks",
         "switch bmv2",
@@ -193,6 +188,13 @@ def test_header_names_switch_fabric_and_seed() -> None:
         "seed 42",
     ):
         assert fact in facts.text
+
+
+def test_virtual_time_is_called_that() -> None:
+    simulated = read_page(render_report(all_good(fabric="inproc"))).text
+    assert "In this fabric time is virtual" in simulated
+    assert "(virtual time)" in simulated
+    assert "virtual" not in read_page(render_report(all_good(fabric="mininet"))).text
 
 
 def test_the_table_has_a_row_per_iteration_with_its_gaps() -> None:
@@ -312,9 +314,7 @@ def test_a_long_run_scrolls_folds_and_stays_small() -> None:
     assert "open" not in section(page, "restart").find("details")[0].attributes
     # On paper: the first and last ten, and all nine without a recovery point.
     assert (
-        len(section(page, "iterations").find("tr"))
-        - 1
-        - len(section(page, "iterations").find("tr", class_="middle"))
+        len(section(page, "iterations").find("tr")) - 1 - len(section(page, "iterations").find("tr", class_="middle"))
         == 29
     )
     for image in svg_images(html).values():

@@ -119,6 +119,15 @@ def test_a_line_breaks_where_steps_are_missing() -> None:
     assert boxes.attrib["d"].count("M") == 2
 
 
+def test_an_axis_reaches_as_far_as_it_is_told() -> None:
+    def top(**changes: object) -> float:
+        (dot,) = chart([(1, 1.0)], whole=True, **changes).findall("s:circle", NS)
+        return float(dot.attrib["cy"])
+
+    assert top() == 30
+    assert top(reach=4) == 30 + 200 * 3 / 4
+
+
 def test_hover_texts_tell_values_and_notes() -> None:
     image = chart([(1, 1.0), (2, 2.0)], notes={2: "no recovery point (overload)"})
     texts = [title.text for title in image.findall("s:g/s:rect/s:title", NS)]
@@ -138,9 +147,7 @@ def test_a_long_run_is_thinned_out_and_keeps_its_peak() -> None:
     assert min(heights) < sorted(heights)[1] - 50
 
 
-@pytest.mark.parametrize(
-    "points", [[], [(1, 0.0)], [(9, -3.0)], [(1, 1e300), (2, -1e300)], [(1, 1e-9), (2, 2e-9)]]
-)
+@pytest.mark.parametrize("points", [[], [(1, 0.0)], [(9, -3.0)], [(1, 1e300), (2, -1e300)], [(1, 1e-9), (2, 2e-9)]])
 def test_odd_values_stay_within_the_frame(points: list[tuple[int, float]]) -> None:
     image = chart(points)
     assert inside(image)

@@ -35,9 +35,7 @@ def shown(result: RunResult, width: int = 80, encoding: str = "utf-8", colour: b
 
 def cells(text: str) -> dict[str, list[str]]:
     """Rows of the table by their first word."""
-    return {
-        words[0]: words[1:] for line in text.splitlines() if (words := line.split()) and words[0].isdigit()
-    }
+    return {words[0]: words[1:] for line in text.splitlines() if (words := line.split()) and words[0].isdigit()}
 
 
 def test_one_row_per_iteration_and_the_verdict_last() -> None:
@@ -116,9 +114,7 @@ def test_many_gaps_are_not_all_explained() -> None:
 
 
 def test_big_numbers_take_units_in_all_rows() -> None:
-    run = tuple(
-        replace(i, wire_bytes=6_000_000_000, replica_payload_bytes=999) for i in all_good(2).iterations
-    )
+    run = tuple(replace(i, wire_bytes=6_000_000_000, replica_payload_bytes=999) for i in all_good(2).iterations)
     assert cells(shown(all_good(2, iterations=run)))["2"][1:5] == ["6", "GB", "999", "B"]
 
 
@@ -141,7 +137,4 @@ def test_colour_marks_the_verdict() -> None:
 
 
 def test_a_narrow_terminal_does_not_wrap_the_verdict() -> None:
-    assert (
-        shown(all_good(), width=30).splitlines()[-1]
-        == "shadow == trainer: 20/20 iterations, restart identical"
-    )
+    assert shown(all_good(), width=30).splitlines()[-1] == "shadow == trainer: 20/20 iterations, restart identical"

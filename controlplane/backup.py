@@ -6,12 +6,13 @@ actions included), multicast groups, clone sessions and digest settings; counter
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from finsy.proto import p4r
 
 from controlplane.dialect import clone_session_request, state_requests
+from controlplane.errors import ControlPlaneError
 from controlplane.session import Session
 
 BATCH = 64
@@ -52,6 +53,18 @@ def take(session: Session) -> Backup | None:
     return Backup(config, tuple(_read(session, config)))
 
 
+def is_in_force(session: Session, backup: Backup) -> bool:
+    """Return whether the switch runs `backup` and holds what it held."""
+    try:
+        config = session.get_config()
+        if config is None or config.cookie != backup.config.cookie:
+            return False
+        return _equal(_read(session, backup.config), backup.entities)
+    except ControlPlaneError:
+        # Where it cannot be read it is not in force.
+        return False
+
+
 def put_back(session: Session, backup: Backup) -> bool:
     """Make the switch run `backup` again; return whether it reads back equal.
 
@@ -67,7 +80,7 @@ def put_back(session: Session, backup: Backup) -> bool:
         updates = [_update(entity) for entity in entities]
         for start in range(0, len(updates), BATCH):
             session.write(updates[start : start + BATCH])
-    return set(map(_bytes, _read(session, backup.config))) == set(map(_bytes, backup.entities))
+    return _equal(_read(session, backup.config), backup.entities)
 
 
 def _read(session: Session, config: p4r.ForwardingPipelineConfig) -> Iterator[p4r.Entity]:
@@ -80,6 +93,10 @@ def _read(session: Session, config: p4r.ForwardingPipelineConfig) -> Iterator[p4
     for request in (*requests, clone_session_request(), defaults):
         if request:
             yield from session.read(request, absent_is_empty=request[0].HasField("digest_entry"))
+
+
+def _equal(one: Iterable[p4r.Entity], other: Iterable[p4r.Entity]) -> bool:
+    return set(map(_bytes, one)) == set(map(_bytes, other))
 
 
 def _update(entity: p4r.Entity) -> p4r.Update:

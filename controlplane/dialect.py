@@ -7,7 +7,8 @@ Measured against BMv2's `simple_switch_grpc` (P4Runtime 1.3, PI frontend) and th
   with that or, like the embedded switch, with an empty message.
 * BMv2 lets a client arbitrate for any device id, and fails with "assign device" when the pipeline is pushed.
 * BMv2 refuses an update without saying why: code UNKNOWN, "Error when adding match entry to target".
-* BMv2 takes a BMv2 JSON without a program, and fails afterwards, when its tables are read.
+* BMv2 takes a JSON without a program and fails afterwards, when its tables are read; after a device config that
+  is no JSON it has to be restarted.
 * BMv2 has no multicast group from 32768 on (PI keeps those for clone sessions).
 * BMv2 neither reads nor writes registers: nothing here asks for them.
 """
@@ -69,9 +70,7 @@ def failure_of(error: grpc.RpcError) -> RpcFailure:
                 status = P4RpcStatus.from_bytes(value if isinstance(value, bytes) else value.encode())
             except ValueError:  # details of another type than P4Runtime's
                 continue
-            refused = {
-                i: (detail.canonical_code.name, detail.message) for i, detail in status.details.items()
-            }
+            refused = {i: (detail.canonical_code.name, detail.message) for i, detail in status.details.items()}
             message = status.message or message
     return RpcFailure(code, message, refused)
 

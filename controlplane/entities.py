@@ -142,22 +142,16 @@ class SwitchState:
 
     def table(self, name: str) -> tuple[TableEntry, ...]:
         """Return the entries of a table, sorted."""
-        found = (
-            entity for entity in self.entities if isinstance(entity, TableEntry) and entity.table == name
-        )
+        found = (entity for entity in self.entities if isinstance(entity, TableEntry) and entity.table == name)
         return tuple(sorted(found))
 
     def groups(self) -> tuple[MulticastGroup, ...]:
         """Return the multicast groups by number."""
-        return tuple(
-            sorted((e for e in self.entities if isinstance(e, MulticastGroup)), key=lambda group: group.id)
-        )
+        return tuple(sorted((e for e in self.entities if isinstance(e, MulticastGroup)), key=lambda group: group.id))
 
     def digests(self) -> tuple[DigestConfig, ...]:
         """Return the digest settings by name."""
-        return tuple(
-            sorted((e for e in self.entities if isinstance(e, DigestConfig)), key=lambda d: d.digest)
-        )
+        return tuple(sorted((e for e in self.entities if isinstance(e, DigestConfig)), key=lambda d: d.digest))
 
 
 def is_flow_base(entity: Entity) -> bool:
@@ -167,8 +161,4 @@ def is_flow_base(entity: Entity) -> bool:
 
 def is_replicate(entity: Entity) -> bool:
     """Return whether `entity` binds a connection to a flow."""
-    return (
-        isinstance(entity, TableEntry)
-        and entity.table == Table.REPLICATE
-        and entity.action == Action.REPLICATE_FLOW
-    )
+    return isinstance(entity, TableEntry) and entity.table == Table.REPLICATE and entity.action == Action.REPLICATE_FLOW

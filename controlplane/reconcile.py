@@ -127,16 +127,12 @@ def _bindings(state: SwitchState) -> dict[int, set[_Connection]]:
     found: dict[int, set[_Connection]] = {}
     for entity in state.entities:
         if isinstance(entity, TableEntry) and is_replicate(entity):
-            ends = tuple(
-                entity.field(name) for name in (MatchField.SRC_ADDR, MatchField.DST_ADDR, MatchField.DST_PORT)
-            )
+            ends = tuple(entity.field(name) for name in (MatchField.SRC_ADDR, MatchField.DST_ADDR, MatchField.DST_PORT))
             found.setdefault(entity.param(Param.FLOW_ID), set()).add((ends[0], ends[1], ends[2]))
     return found
 
 
-def _lives_on(
-    entity: Entity, wanted: dict[int, set[_Connection]], present: dict[int, set[_Connection]]
-) -> bool:
+def _lives_on(entity: Entity, wanted: dict[int, set[_Connection]], present: dict[int, set[_Connection]]) -> bool:
     assert isinstance(entity, TableEntry)
     flow = entity.field(MatchField.FLOW_ID)
     return flow in wanted and (flow not in present or bool(wanted[flow] & present[flow]))

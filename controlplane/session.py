@@ -113,9 +113,7 @@ class Session:
             ControlPlaneError: wrong device, or the request fails.
         """
         response_type = p4r.GetForwardingPipelineConfigRequest.ResponseType.Value(kind)
-        request = p4r.GetForwardingPipelineConfigRequest(
-            device_id=self.device_id, response_type=response_type
-        )
+        request = p4r.GetForwardingPipelineConfigRequest(device_id=self.device_id, response_type=response_type)
         try:
             response: p4r.GetForwardingPipelineConfigResponse = self._stub.GetForwardingPipelineConfig(
                 request, timeout=REQUEST_S

@@ -153,8 +153,7 @@ class Target:
             self._or_undo(lambda: self._change(plan, names), lambda: self._put_back(before))
             return Installation(status, plan)
         kept = backup.take(self._session)
-        self._session.set_config(self._pipeline.config())
-        plan = self._or_undo(lambda: self._fill(desired, names), lambda: self._put_back_program(kept))
+        plan = self._or_undo(lambda: self._replace(desired, names), lambda: self._put_back_program(kept))
         return Installation(status, plan)
 
     def restore_flow_base(self, entries: Iterable[TableEntry], names: Names | None = None) -> Plan:
@@ -213,10 +212,11 @@ class Target:
             except ControlPlaneError as failure:
                 note = f"the state from before could NOT be put back: {failure.reason}"
                 refused = "".join(f"; {refusal}" for refusal in failure.refusals)
-                raise error.with_outcome(False, note + refused) from error
+                raise error.with_outcome(False, f"{note}{refused}; restart the switch and install again") from error
             raise error.with_outcome(True, note) from error
 
-    def _fill(self, desired: SwitchState, names: Names | None) -> Plan:
+    def _replace(self, desired: SwitchState, names: Names | None) -> Plan:
+        self._session.set_config(self._pipeline.config())
         plan = reconcile(desired, self._read())
         self._change(plan, names)
         return plan
@@ -266,9 +266,13 @@ class Target:
         return f"the state from before was put back ({len(plan.updates)} updates) and reads back equal"
 
     def _put_back_program(self, kept: backup.Backup | None) -> str:
+        if kept is None and self._session.get_config() is None:
+            return "nothing was changed: the switch runs no program, as before"
         if kept is None:
             self._put_back(SwitchState())
             return "the switch had no program before; it now runs Checkmate's, with empty tables"
+        if backup.is_in_force(self._session, kept):
+            return "nothing was changed: the switch runs what it ran and holds what it held before"
         if not backup.put_back(self._session, kept):
             raise ControlPlaneError(ErrorKind.STATE_DIFFERS, self.address, "it does not read back equal")
         left_out = f" (except {', '.join(kept.left_out)}, which start anew)" if kept.left_out else ""

@@ -53,7 +53,7 @@ SwitchPort = Annotated[int, Field(ge=1, le=MAX_PORT)]
 
 class _Strict(BaseModel):
     # extra="forbid": a misspelled key is an error with its line, not a silently ignored wish.
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class SwitchSpec(_Strict):

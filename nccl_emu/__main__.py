@@ -44,9 +44,7 @@ def parse_options(arguments: Sequence[str]) -> RankOptions:
     parser.add_argument("--seed", type=int, default=0, help="seed of everything random (0)")
     parser.add_argument("--resume-from", type=Path, help="directory of a published recovery point")
     parser.add_argument("--out", type=Path, required=True, help="directory for results")
-    parser.add_argument(
-        "--timeout", type=_seconds, default=60.0, help="seconds without progress to give up (60)"
-    )
+    parser.add_argument("--timeout", type=_seconds, default=60.0, help="seconds without progress to give up (60)")
     a = parser.parse_args(arguments)
     return RankOptions(
         job=a.job,
@@ -66,9 +64,7 @@ def parse_options(arguments: Sequence[str]) -> RankOptions:
 def main(arguments: Sequence[str]) -> int:
     """Train one rank; return the exit status: 0, 1 after an error, 128 + n after signal n."""
     options = parse_options(arguments)
-    torch.set_num_threads(
-        1
-    )  # ranks share processors, and the split of a sum among threads would change its rounding
+    torch.set_num_threads(1)  # ranks share processors, and the split of a sum among threads would change its rounding
     try:
         reporter = Reporter(options.out, options.rank, options.epoch, sys.stdout)
     except OSError as error:

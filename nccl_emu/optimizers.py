@@ -59,9 +59,7 @@ def options_json(group: Mapping[str, Any]) -> str:
     try:
         return json.dumps(options, sort_keys=True, separators=(",", ":"))
     except TypeError as error:
-        raise TrainerError(
-            "optimizer", f"an option of its parameter group is no plain value: {error}"
-        ) from error
+        raise TrainerError("optimizer", f"an option of its parameter group is no plain value: {error}") from error
 
 
 def set_options(group: dict[str, Any], options: Mapping[str, Any]) -> None:
@@ -85,9 +83,7 @@ def tensor_state(optimizer: torch.optim.Optimizer, param: torch.nn.Parameter) ->
     return state
 
 
-def expected_state(
-    spec: OptimizerSpec, param: torch.nn.Parameter
-) -> dict[str, tuple[torch.Size, torch.dtype]]:
+def expected_state(spec: OptimizerSpec, param: torch.nn.Parameter) -> dict[str, tuple[torch.Size, torch.dtype]]:
     """Return name, shape and type of each state tensor that the optimizer has for `param` after a step.
 
     Found by stepping a throw-away copy: a state that is silently not restored must be noticed.

@@ -55,9 +55,7 @@ def _check_origin(manifest: Manifest, job: Job, group: Group) -> None:
     expected = (job.name, group.name, len(group.ring))
     if found != expected:
         text = "job {}, group {}, {} ranks"
-        raise TrainerError(
-            "recovery point", f"is of {text.format(*found)}; expected {text.format(*expected)}"
-        )
+        raise TrainerError("recovery point", f"is of {text.format(*found)}; expected {text.format(*expected)}")
 
 
 def _objects_of(manifest: Manifest, rank: int) -> dict[str, Any]:
@@ -85,9 +83,7 @@ def _check_workload(told: dict[str, Any], job: Job) -> None:
     then, now = told.get("workload"), job.workload.model_dump(mode="json")
     if then != now:
         changed = [key for key in now if not isinstance(then, dict) or then.get(key) != now[key]]
-        message = (
-            f"differs from the one that was trained in {', '.join(changed)}: it could not continue exactly"
-        )
+        message = f"differs from the one that was trained in {', '.join(changed)}: it could not continue exactly"
         raise TrainerError("workload", message)
 
 
@@ -97,9 +93,7 @@ def _check_layout(manifest: Manifest, layout: Layout) -> None:
     except ValueError as error:
         raise TrainerError("layout", f"the recovery point's cannot be read: {error}") from error
     if saved.slots != layout.slots:
-        raise TrainerError(
-            "layout", "the recovery point's parameters or buckets are not those of the workload"
-        )
+        raise TrainerError("layout", "the recovery point's parameters or buckets are not those of the workload")
 
 
 def _restore_tensors(point: RecoveryPoint, trainer: DataParallelTrainer) -> None:
@@ -133,9 +127,7 @@ def _restore_options(manifest: Manifest, trainer: DataParallelTrainer) -> None:
     saved = manifest.optimizer
     groups = trainer.optimizer.param_groups
     if saved.name != trainer.job.workload.optimizer.name or len(saved.groups) != len(groups):
-        raise TrainerError(
-            "optimizer", f"the recovery point's is {saved.name} with {len(saved.groups)} groups"
-        )
+        raise TrainerError("optimizer", f"the recovery point's is {saved.name} with {len(saved.groups)} groups")
     for group, entry in zip(groups, saved.groups, strict=True):
         if entry.params != list(trainer.params):
             raise TrainerError("optimizer", "the recovery point's groups hold other parameters")
@@ -150,9 +142,7 @@ def _restore_schedule(state: dict[str, Any], step: int, trainer: DataParallelTra
     if missing:
         raise TrainerError("scheduler", f"lacks {', '.join(missing)}")
     if state["last_epoch"] != step:
-        raise TrainerError(
-            "scheduler", f"is of step {state['last_epoch']}, the recovery point of step {step}"
-        )
+        raise TrainerError("scheduler", f"is of step {state['last_epoch']}, the recovery point of step {step}")
     trainer.scheduler.load_state_dict(dict(state))
     # The saved options hold the rate that the step used; the schedule has set the next one after it.
     for group, rate in zip(trainer.optimizer.param_groups, trainer.scheduler.get_last_lr(), strict=True):

@@ -153,9 +153,7 @@ class DataParallelTrainer:
         Raises:
             TrainerError: `step` is not the last one, or the next one was begun already.
         """
-        self._require(
-            step == self.step and not self._computed and self._used_options != [], "step_record", step
-        )
+        self._require(step == self.step and not self._computed and self._used_options != [], "step_record", step)
         objects = {name: StateObject(json=_json(value)) for name, value in self._objects().items()}
         objects["rng.torch"] = StateObject(raw=self.generator.get_state().numpy().tobytes())
         return StepRecord(

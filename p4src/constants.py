@@ -12,8 +12,11 @@ MAX_SHADOWS = 256
 """Shadow nodes (replica ids) that one switch can serve."""
 MAX_RDMA_FLOWS = 1024
 """RoCEv2 queue pairs that one switch can replicate, for IPv4 and IPv6 each."""
-FLOOD_GROUP = 0xFFFE
-"""Multicast group of broadcast and multicast frames: every host port, no shadow port."""
+FLOOD_GROUP = 0x7FFE
+"""Multicast group of broadcast and multicast frames: every host port, no shadow port.
+
+BMv2 keeps groups from 0x8000 on for clone sessions.
+"""
 FIRST_RID = 1
 """Replica id 0 is the original packet, shadows begin here."""
 

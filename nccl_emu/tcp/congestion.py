@@ -76,10 +76,13 @@ class NewReno:
         self.partial_acks = 0
         return True
 
-    def on_timeout(self, una: int, top: int, *, first: bool) -> None:
-        """React to an expired retransmission timer; `first` is False when the same segment expires again."""
-        if first:
-            self.ssthresh = max((top - una) // 2, 2 * self.smss)
+    def on_timeout(self, una: int, top: int) -> None:
+        """React to an expired retransmission timer.
+
+        When the same segment expires again, nothing new is in flight and the threshold stays as it was, as
+        RFC 5681 section 3.1 asks.
+        """
+        self.ssthresh = max((top - una) // 2, 2 * self.smss)
         self.cwnd = self.smss
         self._recover = top - 1
         self.in_recovery = False

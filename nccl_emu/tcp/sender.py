@@ -122,7 +122,7 @@ class Sender:
             self._syn_expired = True
         self.rtt.backoff()
         if self.una > 0:
-            self.congestion.on_timeout(self.una, self.top, first=self._expiries == 1)
+            self.congestion.on_timeout(self.una, self.top)
         self.next = self.una
         self._timed = None
         self._resend_head = False

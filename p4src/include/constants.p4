@@ -6,7 +6,7 @@
 #define MAX_HOSTS 1024
 #define MAX_SHADOWS 256
 #define MAX_RDMA_FLOWS 1024
-const group_id_t FLOOD_GROUP = 65534;
+const group_id_t FLOOD_GROUP = 32766;
 #define REASONS 8
 const reason_t REASON_UNTAGGED = 0;
 const reason_t REASON_UNKNOWN_ISN = 1;

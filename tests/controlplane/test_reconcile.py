@@ -103,11 +103,13 @@ def make(update: Update, held: dict[Key, Entity]) -> None:
         held[key] = update.entity
 
 
+@settings(max_examples=60)
 @given(desired=states(), actual=states(), order=st.randoms(use_true_random=False))
 def test_an_exact_plan_arrives_and_nothing_dangles(desired: SwitchState, actual: SwitchState, order: Random) -> None:
     assert run(exact_plan(desired, actual), actual, order) == desired
 
 
+@settings(max_examples=60)
 @given(desired=states(), actual=states())
 def test_a_plan_touches_only_what_differs(desired: SwitchState, actual: SwitchState) -> None:
     plan = exact_plan(desired, actual)
@@ -120,6 +122,7 @@ def test_a_plan_touches_only_what_differs(desired: SwitchState, actual: SwitchSt
     assert plan.unchanged == len(desired.entities & actual.entities)
 
 
+@settings(max_examples=60)
 @given(desired=states(), actual=states(), order=st.randoms(use_true_random=False))
 def test_reconciling_keeps_only_connections_of_flows_that_live_on(
     desired: SwitchState, actual: SwitchState, order: Random

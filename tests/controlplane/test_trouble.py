@@ -13,6 +13,7 @@ from finsy.proto import p4r
 
 from controlplane.desired import desired_state
 from controlplane.errors import ControlPlaneError, ErrorKind
+from controlplane.pipeline import Pipeline
 from controlplane.session import Session
 from controlplane.target import Target
 from p4src.names import Table
@@ -160,6 +161,23 @@ def test_a_switch_that_is_killed_is_not_said_to_be_restored(monkeypatch: pytest.
             switch.install(BOTH)
     assert caught.value.kind is ErrorKind.UNREACHABLE
     assert caught.value.restored is False
+
+
+def test_a_refused_program_changes_nothing() -> None:
+    nonsense = Pipeline(Pipeline.committed().p4info, b"no program")
+    with serve(Device(1)) as server:
+        with Target.connect(server.address, 1, election_id=1, pipeline=nonsense) as switch:
+            with pytest.raises(ControlPlaneError, match="runs no program, as before") as caught:
+                switch.install(ONE)
+            assert (caught.value.kind, caught.value.restored) == (ErrorKind.PIPELINE_REFUSED, True)
+        with Target.connect(server.address, 1, election_id=1) as switch:
+            switch.install(ONE)
+        with Target.connect(server.address, 1, election_id=1, pipeline=nonsense) as switch:
+            with pytest.raises(ControlPlaneError, match="holds what it held before") as caught:
+                switch.install(BOTH)
+            assert (caught.value.kind, caught.value.restored) == (ErrorKind.PIPELINE_REFUSED, True)
+        with Target.connect(server.address, 1) as switch:
+            assert switch.read_state() == ONE
 
 
 def test_nothing_changed_is_said_when_the_first_update_is_refused() -> None:

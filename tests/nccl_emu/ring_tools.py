@@ -19,9 +19,7 @@ PRIMARY = 3
 
 
 def make_layout(sizes: Sequence[tuple[int, DType]], version: int = 1) -> Layout:
-    slots = tuple(
-        Slot(ParamSpec(f"p{index}", (size,), dtype), index, 0) for index, (size, dtype) in enumerate(sizes)
-    )
+    slots = tuple(Slot(ParamSpec(f"p{index}", (size,), dtype), index, 0) for index, (size, dtype) in enumerate(sizes))
     return Layout(version, tuple(Bucket(i, dtype, size) for i, (size, dtype) in enumerate(sizes)), slots)
 
 
@@ -38,10 +36,7 @@ def make_ring(
 def make_buckets(ring_size: int, layout: Layout, rng: random.Random) -> list[list[torch.Tensor]]:
     generator = torch.Generator().manual_seed(rng.getrandbits(32))
     return [
-        [
-            torch.randn(bucket.elements, generator=generator).to(TORCH_DTYPES[bucket.dtype])
-            for bucket in layout.buckets
-        ]
+        [torch.randn(bucket.elements, generator=generator).to(TORCH_DTYPES[bucket.dtype]) for bucket in layout.buckets]
         for _ in range(ring_size)
     ]
 
@@ -99,9 +94,7 @@ class Pipes:
         assert all(runner.done for runner in self.runners)
 
 
-def make_job(
-    ranks: int, channels: int = 1, mtu: int = 1500, frame_payload: int = 4096, **fields: object
-) -> Job:
+def make_job(ranks: int, channels: int = 1, mtu: int = 1500, frame_payload: int = 4096, **fields: object) -> Job:
     hosts = [
         {"name": f"r{i}", "port": i + 1, "mac": f"02:00:00:00:01:{i:02x}", "ip": f"10.0.0.{10 + i}"}
         for i in range(ranks)

@@ -21,14 +21,10 @@ Impairment = Callable[[bytes], list[tuple[float, bytes]]]
 
 
 def float_layout(*sizes: int) -> Layout:
-    return build_layout(
-        [ParamSpec(f"p{i}", (n,), DType.FLOAT32) for i, n in enumerate(sizes)], bucket_bytes=1
-    )
+    return build_layout([ParamSpec(f"p{i}", (n,), DType.FLOAT32) for i, n in enumerate(sizes)], bucket_bytes=1)
 
 
-def whole_buckets(
-    layout: Layout, ranks: int, seed: int
-) -> tuple[list[list[torch.Tensor]], list[torch.Tensor]]:
+def whole_buckets(layout: Layout, ranks: int, seed: int) -> tuple[list[list[torch.Tensor]], list[torch.Tensor]]:
     """Return buckets of small whole numbers (whose sums are exact in any order) and their sums."""
     generator = torch.Generator().manual_seed(seed)
     buckets = [
@@ -87,9 +83,7 @@ class Wire:
     def _next_event(self, end: float) -> bool:
         """Handle the nearest timer or arrival, where there is one until `end`."""
         timers = [
-            (timer, -1, rank, b"")
-            for rank, node in enumerate(self.nodes)
-            if (timer := node.next_timer()) is not None
+            (timer, -1, rank, b"") for rank, node in enumerate(self.nodes) if (timer := node.next_timer()) is not None
         ]
         time, number, rank, frame = min([*timers, *self._queue[:1]], default=(math.inf, 0, 0, b""))
         if time > end:

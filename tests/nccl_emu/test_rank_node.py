@@ -43,9 +43,7 @@ def test_all_reduce_over_tcp_and_what_is_tagged(ranks: int, channels: int, mtu: 
     syns = [seen for seen in parsed if seen.segment.flags == TcpFlags.SYN]
     assert len(syns) == ranks * channels
     assert all(syn.segment.dscp == job.dscp.primary for syn in syns)
-    bare_tagged = [
-        s for s in parsed if s.segment.dscp and not s.segment.payload and s.segment.flags != TcpFlags.SYN
-    ]
+    bare_tagged = [s for s in parsed if s.segment.dscp and not s.segment.payload and s.segment.flags != TcpFlags.SYN]
     assert bare_tagged == []
 
 
@@ -324,6 +322,4 @@ def test_sequence_numbers_may_wrap() -> None:
     wire.run(wire.connected)
     wire.all_reduce(1, layout)
     frames = 2 * 5  # two chunks of 18000 bytes in frames of 4096
-    assert (
-        sum(node.stats.tagged_payload_bytes for node in wire.nodes) == layout.nbytes + HEADER_BYTES * frames
-    )
+    assert sum(node.stats.tagged_payload_bytes for node in wire.nodes) == layout.nbytes + HEADER_BYTES * frames

@@ -116,7 +116,7 @@ def ranks(tmp_path: Path) -> Iterator[Ranks]:
 @netns
 @pytest.mark.netns
 @pytest.mark.timeout(120)
-def test_processes_train_bit_for_bit_like_the_simulation_and_resume(ranks: Ranks, tmp_path: Path) -> None:
+def test_processes_train_bit_for_bit_like_the_simulation(ranks: Ranks, tmp_path: Path) -> None:
     job = ranks.job
     simulated = Training(make_trainers(job, SEED))
     for _ in range(3):
@@ -138,27 +138,6 @@ def test_processes_train_bit_for_bit_like_the_simulation_and_resume(ranks: Ranks
         assert hashlib.sha256(state).hexdigest() == lines[0]["state_sha256"]
     assert state == simulated.trainers[0].state_safetensors()
     assert ranks.shadow.status("dp0").trained_step == 3
-
-    point = tmp_path / "point"
-    point.mkdir()
-    store(publish(simulated.trainers), point)
-    for _ in range(2):
-        simulated.step()
-    resumed = [
-        "--epoch",
-        "2",
-        "--iterations",
-        "5",
-        "--resume-from",
-        str(point),
-        "--out",
-        str(tmp_path / "two"),
-    ]
-    ranks.run(*resumed)
-    assert [line["step"] for line in _results(tmp_path / "two", 1)] == [4, 5]
-    last = (tmp_path / "two" / "state-00000005.safetensors").read_bytes()
-    assert last == simulated.trainers[0].state_safetensors()
-    assert ranks.shadow.status("dp0").epoch == 2
     assert not list(tmp_path.rglob("*.partial"))
 
 
@@ -179,18 +158,30 @@ def test_a_rank_whose_peer_dies_says_so_and_fails(ranks: Ranks, tmp_path: Path) 
 @netns
 @pytest.mark.netns
 @pytest.mark.timeout(120)
-def test_a_signal_ends_a_rank_and_its_peer_at_once(ranks: Ranks, tmp_path: Path) -> None:
-    options = ("--iterations", "1000000", "--timeout", "50", "--out", str(tmp_path))
+def test_processes_resume_bit_for_bit_until_a_signal_ends_them(ranks: Ranks, tmp_path: Path) -> None:
+    simulated = Training(make_trainers(ranks.job, SEED))
+    for _ in range(3):
+        simulated.step()
+    point = tmp_path / "point"
+    point.mkdir()
+    store(publish(simulated.trainers), point)
+    for _ in range(2):
+        simulated.step()
+    options = ("--epoch", "2", "--iterations", "1000000", "--resume-from", str(point), "--out", str(tmp_path))
     peer, stopped = ranks.start(0, *options), ranks.start(1, *options)
-    _events_until(stopped, 2)
+    _events_until(stopped, 6)
     stopped.send_signal(signal.SIGTERM)
     out, err = stopped.communicate(timeout=20)
     assert stopped.returncode == 128 + signal.SIGTERM
     assert "stopped by SIGTERM" in err
     assert json.loads(out.splitlines()[-1])["event"] == "error"
-    _, err = peer.communicate(timeout=20)
+    _, err = peer.communicate(timeout=20)  # long before its own timeout: the signalled rank resets its connections
     assert peer.returncode == 1
     assert "the peer reset the connection" in err
+    assert [line["step"] for line in _results(tmp_path, 1)][:2] == [4, 5]
+    state = (tmp_path / "state-00000005.safetensors").read_bytes()
+    assert state == simulated.trainers[0].state_safetensors()
+    assert ranks.shadow.status("dp0").epoch == 2
 
 
 def arguments(tmp_path: Path, **changes: str) -> list[str]:
@@ -238,9 +229,7 @@ def test_a_run_that_is_over_already_says_so(tmp_path: Path, capsys: pytest.Captu
     assert "iterations: 1, but step 1 is trained already" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "changes", [{"epoch": "0"}, {"iterations": "x"}, {"timeout": "0"}, {"timeout": "nan"}]
-)
+@pytest.mark.parametrize("changes", [{"epoch": "0"}, {"iterations": "x"}, {"timeout": "0"}, {"timeout": "nan"}])
 def test_a_wrong_command_line_is_refused(changes: dict[str, str], tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as caught:
         parse_options(arguments(tmp_path, **changes))

@@ -76,9 +76,7 @@ def channel(shadow: Shadow) -> Iterator[GrpcSideChannel]:
     channel.close()
 
 
-def test_a_recovery_point_of_two_steps_comes_back_bit_for_bit(
-    shadow: Shadow, channel: GrpcSideChannel
-) -> None:
+def test_a_recovery_point_of_two_steps_comes_back_bit_for_bit(shadow: Shadow, channel: GrpcSideChannel) -> None:
     """Attach, upload, announce flows, train over the wire, record; then restore what the shadow rebuilt."""
     job = shadow.job
     group = job.groups[0]

@@ -119,10 +119,7 @@ def test_a_frame_waits_for_the_frame_it_depends_on() -> None:
         assert forwarded is not None
         header = FrameHeader.unpack(forwarded.data)
         assert (header.hop, header.element_offset) == (1, FrameHeader.unpack(write.data).element_offset)
-        assert (
-            torch.frombuffer(bytearray(forwarded.data[HEADER_BYTES:]), dtype=torch.float32).tolist()
-            == [2.0] * 4
-        )
+        assert torch.frombuffer(bytearray(forwarded.data[HEADER_BYTES:]), dtype=torch.float32).tolist() == [2.0] * 4
 
 
 def receiving_runner() -> tuple[RingRunner, bytearray]:

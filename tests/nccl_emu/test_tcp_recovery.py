@@ -120,6 +120,32 @@ def test_partial_ack_resends_the_next_hole_and_recovery_ends_with_the_full_ack()
     assert peer.endpoint.next_timer() is None
 
 
+def test_only_the_first_partial_ack_of_a_recovery_restarts_the_timer() -> None:
+    peer = connected()
+    peer.endpoint.write(bytes(10_000))
+    peer.take(0.1)
+    for _ in range(3):
+        peer.ack(1, now=0.12)
+    peer.take(0.12)
+    timers = []
+    for ack, now in ((2001, 0.14), (4001, 0.16), (6001, 0.18)):
+        peer.ack(ack, now=now)
+        assert peer.take(now)[0] == data(ack)[0]
+        timers.append(peer.endpoint.next_timer())
+    assert timers == [pytest.approx(0.14 + 0.2)] * 3
+
+
+def test_fast_retransmit_gives_no_sample_either() -> None:
+    peer = connected()
+    peer.endpoint.write(bytes(5000))
+    peer.take(0.1)
+    for _ in range(3):
+        peer.ack(1, now=0.12)
+    peer.take(0.12)
+    peer.ack(5001, now=0.9)
+    assert peer.endpoint.smoothed_rtt == 0.0
+
+
 def test_timeouts_back_off_and_karn_takes_no_sample_of_a_retransmission() -> None:
     peer = connected()
     assert peer.endpoint.smoothed_rtt == 0.0  # the handshake took no time here
@@ -261,6 +287,26 @@ def test_window_that_closes_over_data_in_flight_resends_it_as_the_probe() -> Non
     assert peer.take(0.2) == data(1, size=500)
     peer.ack(501, now=0.3, window=0)
     assert peer.endpoint.next_timer() is None
+
+
+def test_data_in_flight_when_the_window_closed_follows_when_it_reopens() -> None:
+    peer = connected()
+    peer.endpoint.write(bytes(3000))
+    peer.take(0.0)
+    peer.ack(1, now=0.1, window=0)
+    peer.endpoint.on_timer(0.2)
+    assert peer.take(0.2) == data(1)
+    peer.ack(1001, now=0.3, window=5000)
+    assert peer.take(0.3) == data(1001, 2001)
+    assert peer.endpoint.next_timer() is not None
+
+
+def test_half_of_the_largest_window_is_worth_a_short_segment() -> None:
+    peer = connected(window=1500)
+    peer.endpoint.write(bytes(700))
+    assert peer.take(0.0) == data(1, size=700)
+    peer.endpoint.write(bytes(2000))
+    assert peer.take(0.0) == data(701, size=800)
 
 
 def test_bare_acks_stay_inside_the_peers_window_during_probes() -> None:

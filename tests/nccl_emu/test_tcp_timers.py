@@ -85,9 +85,9 @@ def test_limited_transmit_allows_two_segments_more() -> None:
 
 def test_a_timeout_halves_once_and_bars_fast_retransmit_of_its_echoes() -> None:
     reno = NewReno(1000, 10)
-    reno.on_timeout(1, 10_001, first=True)
+    reno.on_timeout(1, 10_001)
     assert (reno.ssthresh, reno.cwnd) == (5000, 1000)
-    reno.on_timeout(1, 10_001, first=False)
+    reno.on_timeout(1, 10_001)
     assert (reno.ssthresh, reno.cwnd) == (5000, 1000)
     assert not any(reno.on_dup_ack(10_001, 12_001) for _ in range(5))
     reno.on_new_ack(1000, 11_001, 14_001)
@@ -107,5 +107,5 @@ def test_the_window_never_falls_below_a_segment(events: list[tuple[str, int]]) -
         elif kind == "dup":
             reno.on_dup_ack(una, top)
         else:
-            reno.on_timeout(una, top, first=size % 2 == 0)
+            reno.on_timeout(una, top)
         assert reno.cwnd >= 1000

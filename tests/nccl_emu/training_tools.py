@@ -57,9 +57,7 @@ class Training:
     def __init__(self, trainers: list[DataParallelTrainer]) -> None:
         self.trainers = trainers
         first = trainers[0]
-        self.runners = [
-            RingRunner(RingPlace.of(t.job, t.group, t.rank, EPOCH), t.layout, t.step + 1) for t in trainers
-        ]
+        self.runners = [RingRunner(RingPlace.of(t.job, t.group, t.rank, EPOCH), t.layout, t.step + 1) for t in trainers]
         self.pipes = Pipes(self.runners, random.Random(0))
         self.next_step = first.step + 1
 

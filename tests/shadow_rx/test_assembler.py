@@ -58,7 +58,7 @@ def _layouts(draw: st.DrawFn) -> Layout:
     return build_layout(params, draw(st.integers(1, 8000)), draw(st.integers(1, 9)))
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(
     layout=_layouts(), ranks=st.integers(2, 6), channels=st.integers(1, 3), seed=st.integers(0, 1 << 30),
     largest=st.sampled_from([7, 60, 536, 1460, 8960]),
@@ -84,7 +84,7 @@ def test_any_order_and_repetition_gives_exactly_the_gradient(
         assert assembler.slot(step).received_bytes == expected
 
 
-@settings(deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(layout=_layouts(), ranks=st.integers(2, 4), seed=st.integers(0, 1 << 30))
 def test_missing_ranges_are_exactly_what_was_not_sent(layout: Layout, ranks: int, seed: int) -> None:
     job = make_job(ranks)

@@ -112,6 +112,7 @@ class Star:
         prefix = f"p4rt{os.getpid()}"
         self.switch = f"{prefix}sw"
         self.interfaces = {number: f"s{number}" for number in range(1, hosts + 1)}
+        self.hosts: dict[int, Host] = {}
         self._namespaces: list[str] = []
         try:
             self._add_namespace(self.switch)
@@ -124,7 +125,7 @@ class Star:
                 ip("link", "add", "eth0", "netns", name, "mtu", str(mtu), "type", "veth", *peer)
                 ip("-n", name, "link", "set", "eth0", "up")
                 ip("-n", self.switch, "link", "set", self.interfaces[number], "up")
-            self.hosts = {number: Host(name) for number, name in names.items()}
+            self.hosts.update((number, Host(name)) for number, name in names.items())
         except BaseException:
             self.close()
             raise
@@ -136,7 +137,7 @@ class Star:
         subprocess.run(["ip", "netns", "exec", name, "sh", "-c", script], check=True, timeout=30)
 
     def close(self) -> None:
-        for host in getattr(self, "hosts", {}).values():
+        for host in self.hosts.values():
             host.raw.close()
         for name in self._namespaces:
             ip("netns", "delete", name)

@@ -238,7 +238,7 @@ FRAMES = [
 
 
 def frame_scenario(star: Star, c: Controller) -> list[Any]:
-    """Send every frame from host 1; return what came out of each port, what the client got, and the counters."""
+    """Send every frame from host 1; return what came out of each port and to the client, and the counters."""
     digest = p4r.DigestEntry(digest_id=IDS("digest", "learn_t"), config={"max_list_size": 1})
     c.insert(*ENTRIES, group(1, (2, 0), (3, 5)), session(7, (3, 1)), p4r.Entity(digest_entry=digest))
     # A frame that comes out of every port marks the end of what each frame has caused.
@@ -261,16 +261,16 @@ def frame_scenario(star: Star, c: Controller) -> list[Any]:
         out.metadata.add(metadata_id=2, value=b"\x00")
         c.send(packet=out)
         result.append(star.hosts[port].receive())
-    digests, packets = [], []
-    sources = {frame[6:12] for frame in (*FRAMES, mark)}
-    while len(digests) < len(FRAMES) * 2 or not packets:
+    # How often a digest is repeated depends on the time that BMv2 takes to handle it; which there are does not.
+    digests: set[bytes] = set()
+    packets: list[bytes] = []
+    while len(digests) < len({frame[6:12] for frame in (*FRAMES, mark)}) or not packets:
         form, message = c.receive_any("digest", "packet")
         if form == "packet":
             packets.append(message.SerializeToString(deterministic=True))
         else:
-            digests += [data.SerializeToString(deterministic=True) for data in message.data]
-    assert len(set(digests)) == len(sources)
-    result += [sorted(digests), packets]
+            digests.update(data.SerializeToString(deterministic=True) for data in message.data)
+    result += [digests, packets]
     counters = c.read(table("dmac", counter_data={}), table("acl", counter_data={}), counter())
     result.append(sorted(map(normal, counters)))
     return result

@@ -53,12 +53,9 @@ def packet_out(port: int, payload: bytes, **extra: Any) -> p4r.PacketOut:
 def poll(rig: Rig, now_us: int = 0) -> list[tuple[int, bytes]]:
     """Poll the device once the server has handed it something."""
     deadline = time.monotonic() + TIMEOUT_S
-    wakes = rig.wakes
-    while True:
-        frames = rig.device.poll(now_us)
-        if frames or time.monotonic() > deadline:
-            return frames
-        assert rig.wakes >= wakes
+    while not (frames := rig.device.poll(now_us)):
+        assert time.monotonic() < deadline, "the device had nothing to do"
+    return frames
 
 
 def enable_digest(rig: Rig, **settings: int) -> None:

@@ -1,0 +1,62 @@
+"""The commands that the documents show are run, and the files that they name exist."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from softswitch.p4rt.device import Device
+from softswitch.p4rt.server import serve
+
+ROOT = Path(__file__).parents[1]
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+ADDRESS = "127.0.0.1:9559"
+
+def commands() -> Iterator[tuple[str, str]]:
+    for document in DOCUMENTS:
+        for block in re.findall(r"```sh\n(.*?)```", document.read_text(), flags=re.S):
+            for line in block.replace("\\\n", " ").splitlines():
+                if line.strip() and not line.lstrip().startswith("#"):
+                    yield document.name, line.strip()
+
+
+@pytest.fixture(scope="module")
+def switch_address() -> Iterator[str]:
+    with serve(Device(1), "127.0.0.1:0") as server:
+        yield server.address
+
+
+@pytest.mark.parametrize(("document", "command"), list(commands()))
+def test_command(document: str, command: str, switch_address: str, tmp_path: Path) -> None:
+    words = shlex.split(command.replace(ADDRESS, switch_address))
+    if words[0] == "make":
+        makefile = (ROOT / "Makefile").read_text()
+        assert re.search(rf"^{re.escape(words[1])}:", makefile, flags=re.M), f"{document}: no such target"
+        return
+    assert words[0].removeprefix(".venv/bin/") == "checkmate", f"{document}: {command} is not covered by this test"
+    words = [str(tmp_path / word.removeprefix("out/")) if word.startswith("out/") else word for word in words[1:]]
+    done = subprocess.run(
+        [sys.executable, "-m", "checkmate.cli", *words], cwd=ROOT, capture_output=True, text=True, timeout=200, check=False
+    )
+    # A run with a fault reports that not everything is proven, which is what it is shown for.
+    assert done.returncode == (1 if "--fault" in words else 0), f"{document}: {command}\n{done.stdout}{done.stderr}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_named_files_exist(document: Path) -> None:
+    text = document.read_text()
+    for target in re.findall(r"\]\(([^)#:]+)\)", text):
+        assert (document.parent / target).exists(), f"{document.name} links to {target}"
+    for name in re.findall(r"`((?:[a-z0-9_]+/)+[a-z0-9_.]*)`", text):
+        if not name.startswith("out/") and not name.startswith("checkpoints/"):
+            assert (ROOT / name).exists(), f"{document.name} names {name}"
+    for module in re.findall(r"`((?:jobspec|nccl_emu|shadow_rx|softswitch|controlplane|topology|p4src)(?:\.[a-z_0-9]+)+)", text):
+        path = ROOT / module.replace(".", "/")
+        parents = [path, path.with_suffix(".py"), path.parent.with_suffix(".py")]
+        assert any(p.exists() for p in (parents[0], Path(f"{path}.py"), parents[2])), f"{document.name} names {module}"

@@ -36,6 +36,8 @@ class ShadowCore:
         """The job."""
         self.shadow = shadow
         """Name of this node."""
+        self.options = options
+        """Bounds of this node."""
         self._groups: dict[str, GroupReplica] = {}
         self._by_flow: dict[int, GroupReplica] = {}
         flows = [flow for flow in job.flows if shadow in flow.group.shadows]

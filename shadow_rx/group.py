@@ -59,9 +59,8 @@ class GroupReplica:
     def attach(self, message: pb.AttachRequest) -> bool:
         """Begin an epoch; tell whether the state before its first step has to be uploaded.
 
-        The state is not asked for again only when the shadow's own is a recovery point of step ``first_step
-        - 1``: a state that was uploaded but never advanced may be another run's, whose numbers only look
-        the same.
+        The shadow's own state is good enough only when it is a recovery point of step ``first_step - 1``: a state
+        that was uploaded but never advanced may be another run's, whose step numbers only look the same.
 
         Raises:
             ShadowError: the description is not usable, the epoch is not newer, or memory would not suffice.
@@ -69,6 +68,8 @@ class GroupReplica:
         layout = self._check_attach(message)
         optimizer = parse_optimizer(message.optimizer, layout)
         first = message.first_step
+        # First without planning the frames, which takes time and memory in proportion to the gradient.
+        self._check_memory("layout_json", layout.nbytes * self._options.window)
         bound = plan_slots(layout, list(self._flows.values())).nbytes * self._options.window
         self._check_memory("layout_json", bound)
         try:

@@ -20,8 +20,6 @@ MAX_MESSAGE_BYTES = 64 << 20
 """Largest message in either direction: layouts of large models exceed gRPC's default of 4 MiB."""
 CHUNK_BYTES = 1 << 20
 """Bytes of state in one message of a recovery point."""
-MAX_UPLOAD_BYTES = 1 << 36
-"""Most bytes of one uploaded state; the memory limit of the node's options is checked when it is complete."""
 MAX_WAIT_SECONDS = 3600.0
 """Longest timeout of WaitForStep."""
 _WORKERS = 32
@@ -38,10 +36,10 @@ T = TypeVar("T")
 class ShadowServicer(rpc.ShadowServicer):
     """Answers requests; refusals become gRPC statuses whose details name the field."""
 
-    def __init__(self, node: ShadowNode, upload_limit: int = MAX_UPLOAD_BYTES) -> None:
-        """Serve `node`; refuse uploads of more than `upload_limit` bytes."""
+    def __init__(self, node: ShadowNode) -> None:
+        """Serve `node`; uploads that are longer than its memory limit are cut short."""
         self._node = node
-        self._upload_limit = upload_limit
+        self._upload_limit = node.core.options.memory_limit
         # Waiting calls hold a worker each; the others must always get one.
         self._waiting = threading.BoundedSemaphore(_MAX_WAITING)
         self._stopping = False

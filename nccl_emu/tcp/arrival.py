@@ -86,8 +86,8 @@ def _arrives_synchronized(tcb: Tcb, segment: Segment, now: float) -> None:
             _arrives_outside_window(tcb, flags, bare, now)
             return
         # With a closed window nothing is acceptable, but a valid RST or ACK at RCV.NXT still counts.
+        # (Its FIN is beyond the window as well, and `_take_data` will leave it.)
         payload = b""
-        flags &= ~FIN
         receiver.ack_now()
     if flags & RST:
         _take_reset(tcb, seq, now)
@@ -99,7 +99,7 @@ def _arrives_synchronized(tcb: Tcb, segment: Segment, now: float) -> None:
     if not flags & ACK:
         return
     ack = to_position(tcb.isn, segment.ack, sender.una)
-    window = tcb.peer_window(segment)
+    window = segment.window << tcb.send_scale
     if tcb.state is TcpState.SYN_RECEIVED:
         if not sender.una < ack <= sender.top:
             _reply_reset(tcb, segment)

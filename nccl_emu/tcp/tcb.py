@@ -50,7 +50,7 @@ class Tcb:
         self.replies: list[Segment] = []
         self.time_wait_deadline: float | None = None
         self.send_scale = 0
-        """Shift count of the windows that the peer announces."""
+        """Shift count of the windows that the peer announces, except in its SYN (RFC 7323 section 2.2)."""
         self._learns_peer = remote_port is None
         self._passive = False
         self._offers_scale = False
@@ -92,10 +92,6 @@ class Tcb:
             return False
         self.open_passive()
         return True
-
-    def peer_window(self, segment: Segment) -> int:
-        """Return the window in bytes that `segment` announces; a SYN's is never scaled (RFC 7323 2.2)."""
-        return segment.window if int(segment.flags) & SYN else segment.window << self.send_scale
 
     def challenge(self, now: float) -> None:
         """Answer a doubtful segment with an ACK, within the limit of RFC 5961 section 7."""

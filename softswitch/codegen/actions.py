@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from softswitch.codegen.primitives import PrimitiveWriter
 from softswitch.codegen.source import SourceWriter
@@ -52,11 +53,11 @@ class ActionWriter:
                 position += 1
                 continue
             split = _split(primitives, position, stop)
-            with out.block(f"if {self._condition(primitive)}:"):
-                self._nested(out, primitives, position + 1, split.then_end)
-            if split.else_start < split.end:
-                with out.block("else:"):
-                    self._nested(out, primitives, split.else_start, split.end)
+            out.branch(
+                self._condition(primitive),
+                partial(self._nested, out, primitives, position + 1, split.then_end),
+                partial(self._nested, out, primitives, split.else_start, split.end),
+            )
             position = split.end
 
     def _flat(self, out: SourceWriter, primitives: Sequence[Primitive]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 from softswitch.codegen.actions import ActionWriter
 from softswitch.codegen.expr import Code, ExprWriter
@@ -61,10 +62,8 @@ class _ConditionFlow:
         if len(self.successors) == 1:
             goto(node.next_true)
             return
-        with out.block(f"if {self._exprs.condition(node.condition)}:"):
-            goto(node.next_true)
-        with out.block("else:"):
-            goto(node.next_false)
+        condition = self._exprs.condition(node.condition)
+        out.branch(condition, partial(goto, node.next_true), partial(goto, node.next_false))
 
 
 class _TableFlow:
@@ -97,10 +96,7 @@ class _TableFlow:
         if not branching:
             goto(self.successors[0])
         elif node.next_hit_miss is not None:
-            with out.block("if hit:"):
-                goto(node.next_hit_miss[0])
-            with out.block("else:"):
-                goto(node.next_hit_miss[1])
+            out.branch("hit", partial(goto, node.next_hit_miss[0]), partial(goto, node.next_hit_miss[1]))
         else:
             self._branch(out, goto)
 

@@ -167,12 +167,21 @@ class HeaderWriter:
         """Copy a header; an invalid source only makes the target invalid."""
         if target == source:
             return
-        valid = self._symbols.valid(target)
-        with out.block(f"if {self._symbols.valid(source)}:"):
-            out.line(f"{valid} = 1")
+        valid = None if self._symbols.is_metadata(target) else self._symbols.valid(target)
+
+        def copy() -> None:
+            if valid is not None:
+                out.line(f"{valid} = 1")
             self.copy_fields(out, target, source)
+
+        if self._symbols.is_metadata(source):
+            copy()
+            return
+        with out.block(f"if {self._symbols.valid(source)}:"):
+            copy()
         with out.block("else:"):
-            out.line(f"{valid} = 0")
+            if valid is not None:
+                out.line(f"{valid} = 0")
 
     def copy_fields(self, out: SourceWriter, target: str, source: str) -> None:
         """Copy all fields of a header of the same type."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from softswitch.program.ir import Source
@@ -60,6 +60,19 @@ class SourceWriter:
                 del self.lines[start - 1 :]
             else:
                 self.line("    pass")
+
+    def branch(self, condition: str, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
+        """Write `if` and `else`, with the condition turned round if only the `else` part has code."""
+        start = len(self.lines)
+        with self.block(f"if {condition}:"):
+            then()
+        if [line.strip() for line in self.lines[start + 1 :]] != ["pass"]:
+            with self.block("else:"):
+                otherwise()
+            return
+        del self.lines[start:]
+        with self.block(f"if not {condition}:"):
+            otherwise()
 
     @contextmanager
     def function(self, name: str, params: Iterable[str]) -> Iterator[None]:

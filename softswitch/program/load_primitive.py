@@ -10,11 +10,11 @@ from softswitch.program.ir import Arg, HeaderArg, NamedArg, Primitive
 from softswitch.program.load_expr import Scope
 
 # Primitive -> kinds of its parameters. "value" is any expression, "target" something that can be assigned.
-# "header" is a header of the packet, "metadata" the standard metadata.
+# "header" is a header of the packet, "metadata" the standard metadata, "instance" either.
 PRIMITIVES: Mapping[str, tuple[str, ...]] = {
     "assign": ("target", "value"),
     "assign_VL": ("varbit", "varbit"),
-    "assign_header": ("header", "header"),
+    "assign_header": ("instance", "instance"),
     "assign_header_stack": ("stack", "stack"),
     "add_header": ("header",),
     "remove_header": ("header",),
@@ -76,6 +76,8 @@ class PrimitiveReader:
         scope = self._scope
         if kind == "header":
             return self._header(node)
+        if kind == "instance":
+            return self._header(node, metadata=True)
         if kind == "metadata":
             return HeaderArg(scope.header_name(node))
         if kind == "stack":
@@ -109,13 +111,13 @@ class PrimitiveReader:
             raise node.malformed(f"{ref.header}.{ref.field} is not a varbit field")
         return ref
 
-    def _header(self, node: Cursor) -> HeaderArg:
+    def _header(self, node: Cursor, *, metadata: bool = False) -> HeaderArg:
         scope, inner = self._scope, node
         while inner.get("op") is None and inner["type"].text() == "expression":
             inner = inner["value"]
         if inner.get("op") is None:
-            scope.header_name(inner)
-            return HeaderArg(scope.packet_header(inner["value"]))
+            name = scope.header_name(inner)
+            return HeaderArg(name if metadata else scope.packet_header(inner["value"]))
         if inner["op"].text() not in ("dereference_header_stack", "dereference_stack"):
             raise inner.unsupported(f"the operator '{inner['op'].text()}' in place of a header")
         stack = scope.stack(inner["left"]["value"])

@@ -399,11 +399,11 @@ def test_data_beyond_the_window_is_cut_off() -> None:
     peer = connected(receive_window=1000, window_scale=0)
     peer.send(ACK, 1, 1, bytes(1500), now=1.0)
     assert peer.endpoint.readable == 1000
-    (ack,) = peer.endpoint.take_output(1.04 if peer.endpoint.on_timer(1.04) is None else 0)
-    assert ack.window == 0
-    peer.send(ACK, 1001, 1, b"y", now=1.1)  # probe into the closed window: its ACK counts, its byte does not
-    assert peer.take(1.1) == [("A", 1, 0, 1001)]
-    assert peer.endpoint.readable == 1000
+    peer.endpoint.write(b"hi")
+    assert [segment.window for segment in peer.endpoint.take_output(1.0)] == [0]
+    peer.send(ACK, 1001, 3, b"y", now=1.1)  # probe into the closed window: its ACK counts, its byte does not
+    assert peer.take(1.1) == [("A", 3, 0, 1001)]
+    assert (peer.endpoint.readable, peer.endpoint.unacked) == (1000, 0)
 
 
 def test_a_closed_window_reopens_with_an_update_once_that_is_worthwhile() -> None:
@@ -419,6 +419,30 @@ def test_a_closed_window_reopens_with_an_update_once_that_is_worthwhile() -> Non
     assert peer.endpoint.take_output(1.2) == []
     peer.endpoint.read()
     assert [segment.window for segment in peer.endpoint.take_output(1.3)] == [4000]
+
+
+def test_a_window_of_one_scale_unit_reopens_when_all_is_read() -> None:
+    """The smallest window of a scale is zero or one on the wire: what rounding hides must not stay hidden."""
+    peer = Peer(TcpConfig(mss=64, receive_window=128, window_scale=7))
+    peer.connect(window_scale=0)
+    peer.send(ACK, 1, 1, bytes(128), now=0.1)
+    peer.endpoint.on_timer(0.2)
+    assert [segment.window for segment in peer.endpoint.take_output(0.2)] == [0]
+    updates = []
+    for size in (64, 63, 1):
+        peer.endpoint.read(size)
+        peer.send(ACK, 120, 1, bytes(5), now=0.3)  # makes an ACK due, which moves what is announced
+        updates.append([segment.window for segment in peer.endpoint.take_output(0.3)])
+    assert updates == [[0], [0], [1]]
+
+
+def test_reading_later_costs_no_extra_acks_while_the_window_is_wide() -> None:
+    peer = connected(receive_window=60_000, window_scale=None)
+    for index in range(6):
+        peer.send(ACK, 1 + 1000 * index, 1, bytes(1000), now=1.0)
+    assert len(peer.take(1.0)) == 1
+    assert len(peer.endpoint.read()) == 6000
+    assert peer.take(1.0) == []
 
 
 def test_reading_at_once_costs_no_extra_acks() -> None:

@@ -217,7 +217,7 @@ def test_fin_before_its_data_waits_for_it() -> None:
     peer = Peer()
     peer.connect()
     peer.send(FIN | ACK, 4, 1, b"def", now=0.1)
-    peer.send(ACK, 9, 1, b"beyond the end", now=0.1)  # nothing follows a FIN
+    peer.send(ACK, 5, 1, b"ef and beyond the end", now=0.1)  # nothing follows a FIN
     assert (peer.endpoint.state, peer.endpoint.readable) == (TcpState.ESTABLISHED, 0)
     peer.send(ACK, 1, 1, b"abc", now=0.2)
     assert (peer.endpoint.state, peer.endpoint.read()) == (TcpState.CLOSE_WAIT, b"abcdef")
@@ -308,6 +308,31 @@ def test_syn_and_acks_of_what_was_never_sent_are_challenged_within_a_limit() -> 
     peer.send(SYN, 1, 0, now=5.3)
     assert len(peer.take(5.3)) == 1
     assert peer.endpoint.stats.challenge_acks == 11
+
+
+def test_bare_acks_from_outside_the_window_are_answered_within_the_limit() -> None:
+    peer = Peer()
+    peer.connect()
+    answers = 0
+    for _ in range(100):
+        peer.ack(1, now=0.1, position=-50)
+        answers += len(peer.take(0.1))
+    assert answers == 10
+    assert peer.endpoint.stats.unacceptable == 100
+
+
+def test_fin_beyond_a_full_window_waits_for_room() -> None:
+    peer = Peer(TcpConfig(mss=1000, receive_window=1000, window_scale=0))
+    peer.connect()
+    peer.send(FIN | ACK, 1, 1, bytes(1000), now=0.1)
+    assert (peer.endpoint.state, peer.endpoint.readable) == (TcpState.ESTABLISHED, 1000)
+    peer.send(FIN | ACK, 1001, 1, now=0.2)
+    assert peer.endpoint.state is TcpState.ESTABLISHED
+    assert [segment.window for segment in peer.endpoint.take_output(0.2)] == [0]
+    peer.endpoint.read()
+    assert [segment.window for segment in peer.endpoint.take_output(0.3)] == [1000]
+    peer.send(FIN | ACK, 1001, 1, now=0.3)
+    assert peer.endpoint.state is TcpState.CLOSE_WAIT
 
 
 def test_old_acknowledgments_are_accepted_within_the_largest_window() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -10,8 +11,9 @@ import torch
 
 from jobspec.dtypes import DType
 from jobspec.reasons import GapReason
+from jobspec.recovery_point import decode_recovery_point
 from shadow_rx.description import OPTIMIZERS
-from shadow_rx.snapshot import to_recovery_point
+from shadow_rx.snapshot import encode, to_recovery_point
 from tests.shadow_rx.rig import Rig
 from tests.shadow_rx.twin import Twin, as_bytes, make_layout
 from tests.shadow_rx.wire import make_job
@@ -94,6 +96,9 @@ def test_not_a_number_and_infinity_are_values_like_others() -> None:
     rig.check_truth()
     (snapshot,) = rig.snapshots()
     assert any(t.isnan().any() for t in snapshot.tensors.values())
+    encoded = encode(snapshot)
+    manifest = decode_recovery_point(encoded.manifest_json, encoded.state).manifest
+    assert [math.isnan(record.loss) for record in manifest.records] == [True] * 3, "it can be read back"
 
 
 def test_published_values_never_come_from_the_future() -> None:

@@ -168,3 +168,17 @@ def test_a_damaged_and_blessed_replica_is_a_corrupt_frame() -> None:
     rig.send(frames)
     assert rig.replicated() == [(1, 1)]
     rig.check_truth()
+
+
+def test_late_repetitions_of_applied_steps_disturb_nothing() -> None:
+    rig = Rig(window=2)
+    rig.begin()
+    for _ in range(6):
+        frames = rig.train()
+        rig.send(frames)
+        rig.record()
+        rig.send(frames[-1:] + frames)
+        assert rig.core.status("dp0").pending_bytes == {}
+    assert len(rig.replicated()) == 6
+    rig.check_truth()
+    assert rig.core.status("dp0").discarded == {"duplicate": 6 * (len(frames) + 1)}

@@ -16,6 +16,7 @@ from jobspec.sidechannel import side_channel_pb2_grpc as rpc
 from shadow_rx.core import ShadowCore
 from shadow_rx.errors import ShadowError
 from shadow_rx.node import ShadowNode
+from shadow_rx.options import ShadowOptions
 from shadow_rx.publisher import DirectPublisher
 from shadow_rx.service import ShadowServer, ShadowServicer, serve
 from shadow_rx.store import RecoveryStore
@@ -118,8 +119,9 @@ def test_refusals_carry_code_and_field(setup: Setup) -> None:
     assert stub.GetStatus(pb.StatusRequest(group="dp0")).replica_step == 1, "refused requests cost nothing"
 
 
-def test_an_upload_beyond_the_limit_is_cut_short(setup: Setup) -> None:
-    servicer = ShadowServicer(setup.node, upload_limit=100)
+def test_an_upload_beyond_the_memory_limit_is_cut_short(setup: Setup) -> None:
+    core = ShadowCore(setup.job, "sh0", ShadowOptions(memory_limit=100))
+    servicer = ShadowServicer(ShadowNode(core, lambda: 0.0))
     header = pb.StateHeader(group="dp0", epoch=1)
     with pytest.raises(ShadowError, match="longer than 100 bytes"):
         servicer._collect(iter([pb.StateChunk(header=header, data=b"x" * 60), pb.StateChunk(data=b"x" * 60)]))

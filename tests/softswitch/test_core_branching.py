@@ -109,7 +109,7 @@ def graphs(draw: st.DrawFn) -> dict[str, Node]:
     return nodes
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     nodes=graphs(),
     seeds=st.lists(st.lists(st.integers(0, 5), min_size=12, max_size=12), min_size=5, max_size=5),

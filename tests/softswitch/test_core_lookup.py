@@ -99,7 +99,7 @@ SHAPES = [
 
 
 @pytest.mark.parametrize(("match_type", "kinds"), SHAPES)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_lookup_agrees_with_a_search_through_all_entries(
     match_type: MatchKind, kinds: tuple[MatchKind, ...], data: st.DataObject

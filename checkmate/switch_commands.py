@@ -131,9 +131,7 @@ def show(
     target: Address,
     job: Annotated[
         list[Path] | None,
-        typer.Option(
-            "--job", metavar="FILE", help="Name hosts, shadows and flows as this job does (repeatable)."
-        ),
+        typer.Option("--job", metavar="FILE", help="Name hosts, shadows and flows as this job does (repeatable)."),
     ] = None,
     device_id: DeviceId = None,
     as_json: Json = False,

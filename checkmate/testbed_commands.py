@@ -81,7 +81,8 @@ def run(
     mtu: Annotated[int | None, typer.Option(min=576, max=9216, help="MTU; by default the job's.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Of weights, data order, dropout, ports and faults.")] = 0,
     restart_at: Annotated[
-        int | None, typer.Option(min=1, help="Step whose checkpoint the new trainer is built from; by default half way.")
+        int | None,
+        typer.Option(min=1, help="Step whose checkpoint the new trainer is built from; by default half way."),
     ] = None,
     fault: Annotated[
         list[Fault] | None,
@@ -141,7 +142,9 @@ def run(
 
 @app.command()
 def fabrics(
-    install: Annotated[bool, typer.Option("--install", help="Install Debian's mininet package if it is missing.")] = False,
+    install: Annotated[
+        bool, typer.Option("--install", help="Install Debian's mininet package if it is missing.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
 ) -> None:
     """Tell which fabrics can be used on this machine, and what the others lack.

@@ -97,7 +97,10 @@ def _edges(job: Job) -> int:
 def _flow_numbers(job: Job) -> Found:
     last = job.first_flow_id + _edges(job) - 1
     if last >= MAX_FLOWS:
-        yield "first_flow_id", f"flows {job.first_flow_id}..{last} go beyond {MAX_FLOWS - 1}, the most that a switch holds"
+        yield (
+            "first_flow_id",
+            f"flows {job.first_flow_id}..{last} go beyond {MAX_FLOWS - 1}, the most that a switch holds",
+        )
 
 
 def _replica_ports(job: Job) -> Found:
@@ -113,7 +116,11 @@ def _collisions(a: Job, b: Job) -> Found:
         yield "name", f"two jobs are called {a.name!r}; expected names of their own"
     if a.id == b.id:
         yield "id", f"job {a.name!r} has number {a.id} already"
-    if (a.switch.name, a.switch.device_id, set(a.switch.ports)) != (b.switch.name, b.switch.device_id, set(b.switch.ports)):
+    if (a.switch.name, a.switch.device_id, set(a.switch.ports)) != (
+        b.switch.name,
+        b.switch.device_id,
+        set(b.switch.ports),
+    ):
         yield "switch", f"differs from the switch of job {a.name!r}; jobs installed together describe the same switch"
     if a.network.mtu != b.network.mtu:
         yield "network.mtu", f"{b.network.mtu}, job {a.name!r} has {a.network.mtu} on the same switch"

@@ -132,7 +132,9 @@ class FrameHeader:
             phase, dtype = Phase(phase), DType(dtype)
         except ValueError as error:
             raise FrameError("phase or dtype", str(error)) from error
-        return cls(job, group, epoch, channel, step, layout, bucket, phase, hop, chunk, rank, dtype, offset, length, crc)
+        return cls(
+            job, group, epoch, channel, step, layout, bucket, phase, hop, chunk, rank, dtype, offset, length, crc
+        )
 
 
 def crc32c(data: bytes | bytearray | memoryview) -> int:

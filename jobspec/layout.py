@@ -81,7 +81,9 @@ class Layout:
                 raise ValueError(f"parameter {slot.param.name!r} is in bucket {slot.bucket}, which does not exist")
             bucket = self.buckets[slot.bucket]
             if slot.param.dtype is not bucket.dtype:
-                raise ValueError(f"parameter {slot.param.name!r} is {slot.param.dtype.label}, its bucket {bucket.dtype.label}")
+                raise ValueError(
+                    f"parameter {slot.param.name!r} is {slot.param.dtype.label}, its bucket {bucket.dtype.label}"
+                )
             if slot.offset != filled[slot.bucket]:
                 raise ValueError(
                     f"parameter {slot.param.name!r} begins at element {slot.offset} of bucket {slot.bucket}, "
@@ -90,7 +92,9 @@ class Layout:
             filled[slot.bucket] += slot.param.elements
         for index, bucket in enumerate(self.buckets):
             if bucket.index != index or bucket.elements != filled[index]:
-                raise ValueError(f"bucket {index} declares {bucket.elements} elements, its parameters have {filled[index]}")
+                raise ValueError(
+                    f"bucket {index} declares {bucket.elements} elements, its parameters have {filled[index]}"
+                )
 
     @property
     def nbytes(self) -> int:

@@ -63,9 +63,7 @@ def load_jobs(paths: Sequence[Path | str]) -> list[JobFile]:
         except JobError as error:
             problems += error.problems
     if not problems:
-        problems = [
-            files[index].place(problem) for index, problem in problems_between([file.job for file in files])
-        ]
+        problems = [files[index].place(problem) for index, problem in problems_between([file.job for file in files])]
     if problems:
         raise JobError(problems)
     return files

@@ -28,7 +28,9 @@ def _check_mac(value: str) -> str:
 
 def _check_dscp(value: int) -> int:
     if value & 0b11 != 0b11:
-        raise ValueError("expected a codepoint of pool 2 (xxxx11: 3, 7, 11, ... 63), which RFC 2474 leaves to local use")
+        raise ValueError(
+            "expected a codepoint of pool 2 (xxxx11: 3, 7, 11, ... 63), which RFC 2474 leaves to local use"
+        )
     return value
 
 

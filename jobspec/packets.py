@@ -219,9 +219,7 @@ def parse_frame(frame: bytes | memoryview) -> ParsedFrame | None:
         return None
     if size < ip_start + _IPV4_BYTES:
         raise PacketError("IPv4 header is cut off", size)
-    (version_length, tos, total_length, ident, fragment, ttl, protocol, _, src, dst) = _IPV4.unpack_from(
-        view, ip_start
-    )
+    (version_length, tos, total_length, ident, fragment, ttl, protocol, _, src, dst) = _IPV4.unpack_from(view, ip_start)
     ip_bytes = (version_length & 0xF) << 2
     if version_length >> 4 != 4:
         raise PacketError(f"EtherType says IPv4, the version field {version_length >> 4}", ip_start)
@@ -247,9 +245,7 @@ def parse_frame(frame: bytes | memoryview) -> ParsedFrame | None:
     if payload_start > tcp_start + _TCP_BYTES:
         mss, scale = _parse_options(view, tcp_start + _TCP_BYTES, payload_start)
     flags = FLAGS_OF[offset_flags & 0xFF]
-    segment = Segment(
-        src_port, dst_port, seq, ack, flags, window, bytes(view[payload_start:end]), tos >> 2, mss, scale
-    )
+    segment = Segment(src_port, dst_port, seq, ack, flags, window, bytes(view[payload_start:end]), tos >> 2, mss, scale)
     pseudo = _sum_le(src + dst) + _swap(_PROTOCOL_TCP) + _swap(end - tcp_start)
     return ParsedFrame(
         view[6:12].hex(":"),

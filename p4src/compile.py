@@ -1,7 +1,7 @@
 """Generate `constants.p4`, compile the data plane with p4c, and tell whether the committed artifacts are current.
 
-    python -m p4src.compile            # generate and, where p4c is on PATH, compile
-    python -m p4src.compile --check    # exit 1 when something committed is stale
+python -m p4src.compile            # generate and, where p4c is on PATH, compile
+python -m p4src.compile --check    # exit 1 when something committed is stale
 """
 
 from __future__ import annotations

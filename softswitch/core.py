@@ -41,7 +41,14 @@ class Output(NamedTuple):
 
 
 class SwitchCore:
-    """One v1model program, loaded from the BMv2 JSON that p4c writes.
+    """One v1model program, loaded from the BMv2 JSON that p4c writes. It behaves as BMv2's simple_switch, except:
+
+    * a field of a header that was never there reads 0 (BMv2: what an earlier packet left);
+    * a lookahead beyond the end of the packet is PacketTooShort (BMv2 reads past its buffer);
+    * an access outside a register or counter array does nothing (BMv2, built without checks: undefined);
+    * direct counters count the default action's packets too, and clone sessions can cut their clones;
+    * there are no queues: enq_timestamp is the present time, all other queueing metadata 0;
+    * a frame causes at most PASS_LIMIT extra passes; log_msg() is ignored.
 
     Attributes:
         program: the program as read.

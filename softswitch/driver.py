@@ -155,9 +155,7 @@ class SwitchDriver:
             # The socket goes on by itself once the interface is up again.
             self._log.warning("port %d (%s): %s", port.number, port.interface, error.strerror)
             return
-        self._log.error(
-            "port %d (%s): the interface is gone; the other ports go on", port.number, port.interface
-        )
+        self._log.error("port %d (%s): the interface is gone; the other ports go on", port.number, port.interface)
         while frames := port.receive(_BATCH):
             self._switch(port, frames)
         self._epoll.unregister(port)

@@ -193,9 +193,7 @@ def _target_parser() -> argparse.ArgumentParser:
         help="address of the P4Runtime server (default 0.0.0.0:9559); port 0 takes a free one, and "
         "unix:/PATH is a socket in the file system, reachable from every network namespace",
     )
-    parser.add_argument(
-        "--cpu-port", type=_number(1, 511), metavar="PORT", help="port of packet-in and packet-out"
-    )
+    parser.add_argument("--cpu-port", type=_number(1, 511), metavar="PORT", help="port of packet-in and packet-out")
     parser.add_argument(
         "--drop-port", type=_number(0, 511), default=511, metavar="PORT", help="drop port (default 511)"
     )
@@ -203,9 +201,7 @@ def _target_parser() -> argparse.ArgumentParser:
     parser.add_argument("--grpc-server-cert", type=Path, metavar="PEM", help="certificate of the server")
     parser.add_argument("--grpc-server-key", type=Path, metavar="PEM", help="private key of the server")
     parser.add_argument("--grpc-server-cacert", type=Path, metavar="PEM", help="authority of the clients")
-    parser.add_argument(
-        "--grpc-server-with-client-auth", action="store_true", help="clients must have a certificate"
-    )
+    parser.add_argument("--grpc-server-with-client-auth", action="store_true", help="clients must have a certificate")
     _add_ignored(parser, _IGNORED_TARGET, _IGNORED_TARGET_FLAGS)
     return parser
 

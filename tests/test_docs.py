@@ -18,6 +18,7 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 ADDRESS = "127.0.0.1:9559"
 
+
 def commands() -> Iterator[tuple[str, str]]:
     for document in DOCUMENTS:
         for block in re.findall(r"```sh\n(.*?)```", document.read_text(), flags=re.S):
@@ -42,7 +43,12 @@ def test_command(document: str, command: str, switch_address: str, tmp_path: Pat
     assert words[0].removeprefix(".venv/bin/") == "checkmate", f"{document}: {command} is not covered by this test"
     words = [str(tmp_path / word.removeprefix("out/")) if word.startswith("out/") else word for word in words[1:]]
     done = subprocess.run(
-        [sys.executable, "-m", "checkmate.cli", *words], cwd=ROOT, capture_output=True, text=True, timeout=200, check=False
+        [sys.executable, "-m", "checkmate.cli", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=200,
+        check=False,
     )
     # A run with a fault reports that not everything is proven, which is what it is shown for.
     assert done.returncode == (1 if "--fault" in words else 0), f"{document}: {command}\n{done.stdout}{done.stderr}"
@@ -56,7 +62,9 @@ def test_named_files_exist(document: Path) -> None:
     for name in re.findall(r"`((?:[a-z0-9_]+/)+[a-z0-9_.]*)`", text):
         if not name.startswith("out/") and not name.startswith("checkpoints/"):
             assert (ROOT / name).exists(), f"{document.name} names {name}"
-    for module in re.findall(r"`((?:jobspec|nccl_emu|shadow_rx|softswitch|controlplane|topology|p4src)(?:\.[a-z_0-9]+)+)", text):
+    for module in re.findall(
+        r"`((?:jobspec|nccl_emu|shadow_rx|softswitch|controlplane|topology|p4src)(?:\.[a-z_0-9]+)+)", text
+    ):
         path = ROOT / module.replace(".", "/")
         parents = [path, path.with_suffix(".py"), path.parent.with_suffix(".py")]
         assert any(p.exists() for p in (parents[0], Path(f"{path}.py"), parents[2])), f"{document.name} names {module}"

@@ -58,7 +58,14 @@ class FaultyLink(Link):
     """The link to a shadow, with faults; each hits the first replica of its step, once."""
 
     def __init__(
-        self, link: Link, job: Job, shadow: ShadowNode, layout: Layout, first_step: int, faults: Sequence[Fault], seed: int
+        self,
+        link: Link,
+        job: Job,
+        shadow: ShadowNode,
+        layout: Layout,
+        first_step: int,
+        faults: Sequence[Fault],
+        seed: int,
     ) -> None:
         """Take over from `link` for a communicator that begins at `first_step` with `layout`."""
         super().__init__(link.impairments, random.Random(f"faults/{seed}"))

@@ -71,9 +71,7 @@ class InprocFabric:
         self.target = server.address
         captures = PortCaptures(self._out, {port: f"{job.switch.name}-eth{port}" for port in _used_ports(job)})
         stack.callback(captures.close)
-        self._simulation = Simulation(
-            lambda port, frame, now: device.inject(port, frame, int(now * 1e6)), captures.tap
-        )
+        self._simulation = Simulation(lambda port, frame, now: device.inject(port, frame, int(now * 1e6)), captures.tap)
         publisher = DirectPublisher(RecoveryStore(self._out / "checkpoints"))
         core = ShadowCore(job, self._shadow_spec.name)
         events = EventLog(self._out / "events.jsonl")

@@ -117,9 +117,7 @@ class MininetFabric:
             ranks = [self._start_rank(rank, plan) for rank in range(len(self._group.ring))]
             for child in ranks:
                 stack.callback(child.stop)
-            follow(
-                ranks, on_line, lambda: done == len(ranks), idle_limit=self._timeout + 30, watch=self._watched
-            )
+            follow(ranks, on_line, lambda: done == len(ranks), idle_limit=self._timeout + 30, watch=self._watched)
             for child in ranks:
                 if child.wait(self._timeout) != 0:
                     raise child.failure("failed")

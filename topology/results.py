@@ -143,7 +143,9 @@ class RunResult:
             "switch_counters": self.switch_counters,
             "faults": list(self.faults),
             "gaps": [
-                {"step": i.step, "reason": i.reason, "detail": i.detail} for i in self.iterations if i.reason is not None
+                {"step": i.step, "reason": i.reason, "detail": i.detail}
+                for i in self.iterations
+                if i.reason is not None
             ],
         }
 

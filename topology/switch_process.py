@@ -18,7 +18,9 @@ from topology.processes import Child, follow
 _READY_SECONDS = 30.0
 
 
-def start_switch(program: str, spec: SwitchSpec, interfaces: Mapping[int, str], captures: Path, log: Path) -> tuple[Child, str]:
+def start_switch(
+    program: str, spec: SwitchSpec, interfaces: Mapping[int, str], captures: Path, log: Path
+) -> tuple[Child, str]:
     """Start a switch and wait until its P4Runtime server answers; return the process and the server's address.
 
     Args:

@@ -172,9 +172,7 @@ def _train(fabric: Fabric, plan: TrainingPlan, what: str, progress: RunProgress)
     return fabric.train(plan, lambda step, loss: progress.step(step - plan.first_step + 1, f"loss {loss:.4f}"))
 
 
-def _compare_restart(
-    first: EpochEvidence, second: EpochEvidence | None, plan: TrainingPlan
-) -> RestartResult:
+def _compare_restart(first: EpochEvidence, second: EpochEvidence | None, plan: TrainingPlan) -> RestartResult:
     if second is None:
         why = f"there is no recovery point of step {plan.first_step - 1} to restart from"
         return RestartResult(0, (), False, why)

@@ -152,9 +152,7 @@ class TcpEndpoint:
         _check_range("dscp", dscp, 63)
         tcb = self._tcb
         if tcb.state not in _OPEN_FOR_WRITING or tcb.sender.fin is not None:
-            raise tcb.make_error(
-                TcpErrorKind.INVALID_STATE, "write needs an open stream: it is closed or unopened"
-            )
+            raise tcb.make_error(TcpErrorKind.INVALID_STATE, "write needs an open stream: it is closed or unopened")
         if not self.writable:
             limit = f"send_buffer ({tcb.config.send_buffer} bytes) is full: write again when writable"
             raise tcb.make_error(TcpErrorKind.BUFFER_FULL, limit)

@@ -190,7 +190,7 @@ class Sender:
 
     def _room(self, now: float) -> int:
         """Return how many bytes from `next` on may be sent."""
-        if self.una == self.top and now - self._last_sent > self.rtt.rto:
+        if now - self._last_sent > self.rtt.rto:
             self.congestion.on_idle()
         return self.una + min(self.congestion.window(), self.window) - self.next
 

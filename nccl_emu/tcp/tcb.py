@@ -150,9 +150,7 @@ class Tcb:
 
     def make_error(self, kind: TcpErrorKind, detail: str) -> TcpError:
         """Return an error with this connection's ports and state."""
-        return TcpError(
-            kind, detail, local_port=self.local_port, remote_port=self.remote_port, state=self.state.value
-        )
+        return TcpError(kind, detail, local_port=self.local_port, remote_port=self.remote_port, state=self.state.value)
 
     def _segment(self, seq: int, flags: int, payload: bytes, dscp: int) -> Segment:
         receiver = self.receiver
@@ -169,11 +167,7 @@ class Tcb:
         mss = self.config.mss
         if self.state is TcpState.SYN_SENT:
             dscp = self.config.syn_dscp
-            return Segment(
-                self.local_port, self.remote_port, seq, 0, FLAGS_OF[SYN], window, b"", dscp, mss, scale
-            )
+            return Segment(self.local_port, self.remote_port, seq, 0, FLAGS_OF[SYN], window, b"", dscp, mss, scale)
         self.receiver.acknowledged()
         ack = to_seq(self.receiver.initial_seq, self.receiver.data.next)
-        return Segment(
-            self.local_port, self.remote_port, seq, ack, FLAGS_OF[SYN | ACK], window, b"", 0, mss, scale
-        )
+        return Segment(self.local_port, self.remote_port, seq, ack, FLAGS_OF[SYN | ACK], window, b"", 0, mss, scale)

@@ -38,7 +38,9 @@ control Forward(in headers_t hdr, inout metadata_t meta) {
 
     apply {
         if (!shadow_ports.apply().hit) {
-            if (hdr.ethernet.dst_addr[40:40] == 1) {
+            if (!hdr.ethernet.isValid()) {
+                drop_unknown();
+            } else if (hdr.ethernet.dst_addr[40:40] == 1) {
                 meta.group = FLOOD_GROUP;
                 meta.flooded = 1;
             } else {

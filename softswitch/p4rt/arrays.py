@@ -120,9 +120,7 @@ def _find(known: Mapping[int, ArrayInfo], wanted: int, kind: str) -> ArrayInfo:
     return known[wanted]
 
 
-def _select(
-    known: Mapping[int, ArrayInfo], wanted: int, kind: str, allowed: Iterable[int]
-) -> list[ArrayInfo]:
+def _select(known: Mapping[int, ArrayInfo], wanted: int, kind: str, allowed: Iterable[int]) -> list[ArrayInfo]:
     found = list(known.values()) if wanted == 0 else [_find(known, wanted, kind)]
     permitted = set(allowed)
     return [info for info in found if info.id in permitted]
@@ -140,7 +138,5 @@ def _indices(info: ArrayInfo, entry: p4r.CounterEntry | p4r.RegisterEntry) -> ra
     if index < 0:
         raise invalid(f"{info.name}: index {index} is negative")
     if index >= info.size:
-        raise P4RuntimeError(
-            Code.OUT_OF_RANGE, f"{info.name}: index {index} is not below its size {info.size}"
-        )
+        raise P4RuntimeError(Code.OUT_OF_RANGE, f"{info.name}: index {index} is not below its size {info.size}")
     return range(index, index + 1)

@@ -186,9 +186,7 @@ class Device:
                 carry_state(self._committed, pipeline)
             self._commit(pipeline)
 
-    def get_pipeline(
-        self, request: p4r.GetForwardingPipelineConfigRequest
-    ) -> p4r.GetForwardingPipelineConfigResponse:
+    def get_pipeline(self, request: p4r.GetForwardingPipelineConfigRequest) -> p4r.GetForwardingPipelineConfigResponse:
         """Handle a GetForwardingPipelineConfig; `config` is unset in the response when there is no pipeline.
 
         Raises:
@@ -300,13 +298,9 @@ class Device:
         if self._committed is None:
             raise P4RuntimeError(Code.FAILED_PRECONDITION, self._no_pipeline())
         if self.cpu_port is None:
-            raise P4RuntimeError(
-                Code.FAILED_PRECONDITION, "packet-out: this switch has no CPU port (--cpu-port)"
-            )
+            raise P4RuntimeError(Code.FAILED_PRECONDITION, "packet-out: this switch has no CPU port (--cpu-port)")
         if len(self._packet_outs) >= MAX_PACKET_OUTS:
-            raise P4RuntimeError(
-                Code.RESOURCE_EXHAUSTED, f"packet-out: {MAX_PACKET_OUTS} packets wait already"
-            )
+            raise P4RuntimeError(Code.RESOURCE_EXHAUSTED, f"packet-out: {MAX_PACKET_OUTS} packets wait already")
         self._packet_outs.append(build_packet_out(self._committed.schema.packet_out, packet))
         self._wake()
 
@@ -352,8 +346,7 @@ class Device:
 
     def _no_pipeline(self) -> str:
         return (
-            f"No forwarding pipeline config is set for device {self.device_id}; "
-            "send SetForwardingPipelineConfig first"
+            f"No forwarding pipeline config is set for device {self.device_id}; send SetForwardingPipelineConfig first"
         )
 
     def _commit_saved(self, request: p4r.SetForwardingPipelineConfigRequest) -> None:

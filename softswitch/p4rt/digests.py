@@ -142,9 +142,7 @@ class DigestTable:
         """
         info = self._schema.digests.get(entry.digest_id)
         if info is None:
-            raise P4RuntimeError(
-                Code.NOT_FOUND, f"digest_id {entry.digest_id} is not a digest of the program"
-            )
+            raise P4RuntimeError(Code.NOT_FOUND, f"digest_id {entry.digest_id} is not a digest of the program")
         queue = self._queues.get(info.id)
         if kind == p4r.Update.DELETE:
             if queue is None:

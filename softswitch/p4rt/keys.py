@@ -74,15 +74,11 @@ def parse_action(schema: Schema, table: TableInfo, action: p4r.TableAction, *, d
         raise invalid(f"table {table.name}: a direct table takes TableAction.action, not {kind or 'nothing'}")
     scope = table.scopes.get(action.action.action_id)
     if scope is None:
-        raise invalid(
-            f"table {table.name}: action id {action.action.action_id} is not an action of the table"
-        )
+        raise invalid(f"table {table.name}: action id {action.action.action_id} is not an action of the table")
     info = schema.actions[action.action.action_id]
     if scope is (Scope.ENTRY_ONLY if default else Scope.DEFAULT_ONLY):
         where = "as the default action" if default else "in an entry"
-        raise P4RuntimeError(
-            Code.PERMISSION_DENIED, f"table {table.name}: action {info.name} must not be used {where}"
-        )
+        raise P4RuntimeError(Code.PERMISSION_DENIED, f"table {table.name}: action {info.name} must not be used {where}")
     return ActionCall(info.name, _parse_params(info, action.action.params))
 
 
@@ -134,9 +130,7 @@ def _parse_field(table: TableInfo, field: MatchField, match: p4r.FieldMatch | No
         value = decode_unsigned(match.lpm.value, field.width, what)
         length = match.lpm.prefix_len
         if not 1 <= length <= field.width:
-            raise invalid(
-                f"{what}: prefix_len {length} is not in 1..{field.width}; leave out a don't care field"
-            )
+            raise invalid(f"{what}: prefix_len {length} is not in 1..{field.width}; leave out a don't care field")
         if value & ((1 << (field.width - length)) - 1):
             raise invalid(f"{what}: bits below the prefix of {length} must be 0 in {value:#x}")
         return Lpm(value, length)
@@ -169,9 +163,7 @@ def _dont_care(field: MatchField, what: str) -> MatchKey:
 
 def _format_field(field: MatchField, part: MatchKey) -> p4r.FieldMatch | None:
     if isinstance(part, Exact):
-        return p4r.FieldMatch(
-            field_id=field.id, exact=p4r.FieldMatch.Exact(value=encode_unsigned(part.value))
-        )
+        return p4r.FieldMatch(field_id=field.id, exact=p4r.FieldMatch.Exact(value=encode_unsigned(part.value)))
     if isinstance(part, Lpm):
         if part.prefix_len == 0:
             return None
@@ -185,8 +177,6 @@ def _format_field(field: MatchField, part: MatchKey) -> p4r.FieldMatch | None:
     if part.mask == 0:
         return None
     if field.kind is MatchKind.OPTIONAL:
-        return p4r.FieldMatch(
-            field_id=field.id, optional=p4r.FieldMatch.Optional(value=encode_unsigned(part.value))
-        )
+        return p4r.FieldMatch(field_id=field.id, optional=p4r.FieldMatch.Optional(value=encode_unsigned(part.value)))
     ternary = p4r.FieldMatch.Ternary(value=encode_unsigned(part.value), mask=encode_unsigned(part.mask))
     return p4r.FieldMatch(field_id=field.id, ternary=ternary)

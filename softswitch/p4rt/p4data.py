@@ -58,9 +58,7 @@ def resolve_type(spec: p4t.P4DataTypeSpec, info: p4t.P4TypeInfo, what: str, dept
     if form == "bool":
         return ScalarType("bool", 1)
     if form == "tuple":
-        return GroupType(
-            "tuple", tuple(resolve_type(member, info, what, depth + 1) for member in spec.tuple.members)
-        )
+        return GroupType("tuple", tuple(resolve_type(member, info, what, depth + 1) for member in spec.tuple.members))
     if form == "struct":
         if spec.struct.name not in info.structs:
             raise invalid(f"{what}: P4Info does not describe struct {spec.struct.name!r}")

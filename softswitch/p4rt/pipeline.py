@@ -89,8 +89,7 @@ class Pipeline:
                     undo()
                 culprit = len(results) - 1
                 results = [
-                    results[culprit] if index == culprit else _rolled_back(culprit)
-                    for index in range(len(updates))
+                    results[culprit] if index == culprit else _rolled_back(culprit) for index in range(len(updates))
                 ]
                 break
         if any(result is not None for result in results):

@@ -39,9 +39,7 @@ def carry_state(old: Pipeline, new: Pipeline) -> None:
             if result is not None and result.code is not Code.ABORTED
         )
         kind = culprit.entity.WhichOneof("entity")
-        raise invalid(
-            f"the existing forwarding state cannot be preserved: {kind}: {reason.message}"
-        ) from error
+        raise invalid(f"the existing forwarding state cannot be preserved: {kind}: {reason.message}") from error
 
 
 def _clear_initial_entries(old: Pipeline, new: Pipeline) -> None:

@@ -79,8 +79,6 @@ def parse_rights(config: any_pb2.Any | None) -> RoleRights:
         exclusive=frozenset(message.exclusive_p4_ids),
         shared=frozenset(message.shared_p4_ids),
         packet_ins=message.receives_packet_ins,
-        packet_in_filter=(packet_filter.metadata_id, packet_filter.value)
-        if packet_filter.metadata_id
-        else None,
+        packet_in_filter=(packet_filter.metadata_id, packet_filter.value) if packet_filter.metadata_id else None,
         push_pipeline=message.can_push_pipeline,
     )

@@ -148,9 +148,7 @@ class Schema:
             for action in _unique(info.actions, "action")
         }
         headers = {
-            header.preamble.name: tuple(
-                _field(entry, f"header {header.preamble.name}") for entry in header.metadata
-            )
+            header.preamble.name: tuple(_field(entry, f"header {header.preamble.name}") for entry in header.metadata)
             for header in info.controller_packet_metadata
         }
         try:
@@ -174,9 +172,7 @@ class Schema:
         except P4RuntimeError as error:
             raise invalid(f"P4Info: {error.message}") from error
         return Schema(
-            tables={
-                table.preamble.id: _table(table, actions, direct) for table in _unique(info.tables, "table")
-            },
+            tables={table.preamble.id: _table(table, actions, direct) for table in _unique(info.tables, "table")},
             actions=actions,
             action_ids={action.name: action.id for action in actions.values()},
             counters={
@@ -260,9 +256,7 @@ def _table(table: p4i.Table, actions: Mapping[int, ActionInfo], direct_counters:
         const_default=table.const_default_action_id != 0,
         is_const=table.is_const_table,
         has_direct_counter=any(resource in direct_counters for resource in table.direct_resource_ids),
-        needs_priority=any(
-            field.kind in (MatchKind.TERNARY, MatchKind.RANGE, MatchKind.OPTIONAL) for field in fields
-        ),
+        needs_priority=any(field.kind in (MatchKind.TERNARY, MatchKind.RANGE, MatchKind.OPTIONAL) for field in fields),
     )
 
 

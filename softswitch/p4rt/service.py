@@ -76,9 +76,7 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
         except P4RuntimeError as error:
             _abort(context, error)
 
-    def Capabilities(
-        self, request: p4r.CapabilitiesRequest, context: grpc.ServicerContext
-    ) -> p4r.CapabilitiesResponse:
+    def Capabilities(self, request: p4r.CapabilitiesRequest, context: grpc.ServicerContext) -> p4r.CapabilitiesResponse:
         """Return the API version."""
         try:
             if request.device_id:
@@ -94,9 +92,7 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
         if not self._slots.acquire(blocking=False):
             _abort(
                 context,
-                P4RuntimeError(
-                    Code.RESOURCE_EXHAUSTED, f"{self._max_streams} streams are open, no more are served"
-                ),
+                P4RuntimeError(Code.RESOURCE_EXHAUSTED, f"{self._max_streams} streams are open, no more are served"),
             )
         outbox = Outbox()
         stream = _OpenStream(self._device, outbox)

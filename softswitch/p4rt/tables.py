@@ -97,9 +97,7 @@ class TableStore:
             return nothing
         return self._set_counter(table, key, entry.data)
 
-    def read_direct_counter(
-        self, request: p4r.DirectCounterEntry, allowed: Iterable[int]
-    ) -> Iterator[p4r.Entity]:
+    def read_direct_counter(self, request: p4r.DirectCounterEntry, allowed: Iterable[int]) -> Iterator[p4r.Entity]:
         """Yield direct counters: of one entry, of all entries of a table, or (table_id 0) of all tables.
 
         Raises:
@@ -258,10 +256,7 @@ class TableStore:
 
     def _passes(self, request: p4r.TableEntry, info: TableInfo, key: _Key, call: ActionCall) -> bool:
         note = self._notes.get((info.id, key), _NO_NOTE)
-        if (
-            request.HasField("action")
-            and request.action.action.action_id != self._schema.action_ids[call.name]
-        ):
+        if request.HasField("action") and request.action.action.action_id != self._schema.action_ids[call.name]:
             return False
         if request.metadata and request.metadata != note.metadata:
             return False
@@ -362,7 +357,5 @@ def _check_default_key(entry: p4r.TableEntry, info: TableInfo) -> None:
 
 def _counter_values(data: p4r.CounterData) -> tuple[int, int]:
     if data.packet_count < 0 or data.byte_count < 0:
-        raise invalid(
-            f"counter_data must not be negative: {data.packet_count} packets, {data.byte_count} bytes"
-        )
+        raise invalid(f"counter_data must not be negative: {data.packet_count} packets, {data.byte_count} bytes")
     return data.packet_count, data.byte_count

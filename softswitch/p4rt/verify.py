@@ -48,9 +48,7 @@ def _table(schema: Schema, info: TableInfo, table: Table) -> Iterator[str]:
     missing = [name for name in (schema.actions[a].name for a in info.scopes) if name not in table.actions]
     if missing:
         yield f"actions {', '.join(missing)} are not in the program"
-    used = {entry.action.name for entry in table.entries()} | (
-        {table.default.name} if table.default else set()
-    )
+    used = {entry.action.name for entry in table.entries()} | ({table.default.name} if table.default else set())
     unknown = sorted(used - schema.action_ids.keys())
     if unknown:
         yield f"actions {', '.join(unknown)} of the program are not in P4Info"

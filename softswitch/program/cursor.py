@@ -69,11 +69,6 @@ class Cursor:
         return list(self._value)
 
     @property
-    def is_null(self) -> bool:
-        """Whether the value is null."""
-        return self._value is None
-
-    @property
     def is_object(self) -> bool:
         """Whether the value is an object."""
         return isinstance(self._value, dict)

@@ -99,9 +99,7 @@ def test_a_rule_that_is_broken_is_told(path: str, value: Any, field: str, words:
     assert words in problem.message
 
 
-@pytest.mark.parametrize(
-    ("port", "free"), [(4000, False), (4001, False), (3999, False), (4002, True), (3998, True)]
-)
+@pytest.mark.parametrize(("port", "free"), [(4000, False), (4001, False), (3999, False), (4002, True), (3998, True)])
 def test_groups_whose_flows_overlap_are_refused(port: int, free: bool) -> None:
     plain = document()
     plain["groups"].append(
@@ -170,14 +168,11 @@ def test_every_pair_of_jobs_is_compared() -> None:
     st.integers(1, 3),
     st.integers(0, 50),
 )
-def test_flows_of_a_sound_job_are_distinct(
-    order: list[int], sizes: list[int], channels: int, first: int
-) -> None:
+def test_flows_of_a_sound_job_are_distinct(order: list[int], sizes: list[int], channels: int, first: int) -> None:
     """What the switch matches, and what it sends to, names one flow each."""
     plain = document(first_flow_id=first)
     plain["hosts"] = [
-        {"name": f"h{i}", "port": 10 + i, "mac": f"02:00:00:00:01:{i:02x}", "ip": f"10.0.0.{i}"}
-        for i in range(5)
+        {"name": f"h{i}", "port": 10 + i, "mac": f"02:00:00:00:01:{i:02x}", "ip": f"10.0.0.{i}"} for i in range(5)
     ]
     plain["groups"] = [
         {

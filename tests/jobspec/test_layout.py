@@ -11,7 +11,11 @@ from tests.jobspec.strategies import layouts
 
 
 def test_buckets_fill_in_reverse_order_up_to_the_cap() -> None:
-    params = [ParamSpec("a", (10,), DType.FLOAT32), ParamSpec("b", (2, 5), DType.FLOAT32), ParamSpec("c", (3,), DType.FLOAT32)]
+    params = [
+        ParamSpec("a", (10,), DType.FLOAT32),
+        ParamSpec("b", (2, 5), DType.FLOAT32),
+        ParamSpec("c", (3,), DType.FLOAT32),
+    ]
     layout = build_layout(params, bucket_bytes=52)
     assert [(s.param.name, s.bucket, s.offset) for s in layout.slots] == [("a", 1, 0), ("b", 0, 3), ("c", 0, 0)]
     assert layout.buckets == (Bucket(0, DType.FLOAT32, 13), Bucket(1, DType.FLOAT32, 10))
@@ -19,8 +23,16 @@ def test_buckets_fill_in_reverse_order_up_to_the_cap() -> None:
 
 
 def test_a_bucket_holds_one_element_type() -> None:
-    params = [ParamSpec("a", (1,), DType.FLOAT32), ParamSpec("b", (1,), DType.BFLOAT16), ParamSpec("c", (1,), DType.FLOAT32)]
-    assert [bucket.dtype for bucket in build_layout(params, 1000).buckets] == [DType.FLOAT32, DType.BFLOAT16, DType.FLOAT32]
+    params = [
+        ParamSpec("a", (1,), DType.FLOAT32),
+        ParamSpec("b", (1,), DType.BFLOAT16),
+        ParamSpec("c", (1,), DType.FLOAT32),
+    ]
+    assert [bucket.dtype for bucket in build_layout(params, 1000).buckets] == [
+        DType.FLOAT32,
+        DType.BFLOAT16,
+        DType.FLOAT32,
+    ]
 
 
 @given(layouts())
@@ -54,7 +66,9 @@ def test_overlaps_holes_and_wrong_types_are_refused() -> None:
         Layout(1, (Bucket(0, DType.FLOAT32, 9),), (Slot(a, 0, 0), Slot(b, 0, 4)))
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 1, "params": [{"name": "a"}]}', '{"version": 1, "params": 3}'])
+@pytest.mark.parametrize(
+    "text", ["", "[]", "{}", '{"version": 1, "params": [{"name": "a"}]}', '{"version": 1, "params": 3}']
+)
 def test_what_is_no_layout_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="."):
         Layout.from_json(text)

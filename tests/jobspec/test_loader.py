@@ -147,11 +147,7 @@ def test_a_missing_section_is_told_with_the_file() -> None:
 
 
 def test_all_mistakes_are_told_at_once() -> None:
-    text = (
-        TEXT.replace("mtu: 1500", "mtu: 1")
-        .replace("channels: 1", "channels: 0")
-        .replace("rid: 1}", "rid: x}")
-    )
+    text = TEXT.replace("mtu: 1500", "mtu: 1").replace("channels: 1", "channels: 0").replace("rid: 1}", "rid: x}")
     found = {(problem.field, problem.line) for problem in problems(text)}
     assert found == {
         ("network.mtu", line_of("mtu:")),
@@ -321,9 +317,7 @@ VALUES = st.recursive(
 
 @settings(max_examples=50)
 @given(
-    st.sampled_from(
-        ["id", "switch", "network", "dscp", "hosts", "shadows", "first_flow_id", "groups", "workload"]
-    ),
+    st.sampled_from(["id", "switch", "network", "dscp", "hosts", "shadows", "first_flow_id", "groups", "workload"]),
     VALUES,
 )
 @example("first_flow_id", 10**30)

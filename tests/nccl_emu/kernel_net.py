@@ -129,9 +129,7 @@ class RawDriver:
         """Close the packet socket."""
         self._raw.close()
 
-    def run(
-        self, done: Callable[[], bool], work: Callable[[], None] = lambda: None, limit: float = 30.0
-    ) -> None:
+    def run(self, done: Callable[[], bool], work: Callable[[], None] = lambda: None, limit: float = 30.0) -> None:
         """Run the endpoint, and `work` at every turn, until `done`."""
         end = time.monotonic() + limit
         while True:

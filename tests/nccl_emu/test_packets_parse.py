@@ -177,9 +177,7 @@ def test_random_bytes_raise_nothing_but_packet_error(data: bytes) -> None:
     st.binary(max_size=20),
 )
 @settings(max_examples=500)
-def test_mangled_frames_raise_nothing_but_packet_error(
-    cut: int, edits: list[tuple[int, int]], tail: bytes
-) -> None:
+def test_mangled_frames_raise_nothing_but_packet_error(cut: int, edits: list[tuple[int, int]], tail: bytes) -> None:
     frame = bytearray(FRAME)
     for offset, value in edits:
         frame[offset] = value

@@ -98,9 +98,7 @@ STREAM = bytes(range(1, 61))
 
 @given(st.lists(st.tuples(st.integers(0, 59), st.integers(0, 30)), max_size=40), st.data())
 @settings(max_examples=200)
-def test_reassembly_delivers_each_byte_once_and_in_order(
-    pieces: list[tuple[int, int]], data: st.DataObject
-) -> None:
+def test_reassembly_delivers_each_byte_once_and_in_order(pieces: list[tuple[int, int]], data: st.DataObject) -> None:
     reassembly = Reassembly()
     there: set[int] = set()
     result = b""

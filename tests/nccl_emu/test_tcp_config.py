@@ -58,7 +58,7 @@ def test_wrong_identity_is_named(field: str, ports: tuple[int, int, int]) -> Non
 
 
 def test_calls_that_the_state_does_not_allow() -> None:
-    endpoint = TcpEndpoint(TcpConfig(send_buffer=10), 1, 2, 0)
+    endpoint = TcpEndpoint(TcpConfig(send_buffer=15), 1, 2, 0)
     with pytest.raises(TcpError, match="write") as caught:
         endpoint.write(b"x")
     assert caught.value.kind is TcpErrorKind.INVALID_STATE
@@ -72,7 +72,9 @@ def test_calls_that_the_state_does_not_allow() -> None:
         endpoint.write(b"x", 64)
     with pytest.raises(TcpError, match="limit"):
         endpoint.read(-1)
-    endpoint.write(bytes(15))
+    endpoint.write(bytes(14))
+    assert endpoint.writable
+    endpoint.write(bytes(1))
     assert not endpoint.writable
     with pytest.raises(TcpError, match="send_buffer") as caught:
         endpoint.write(b"x")

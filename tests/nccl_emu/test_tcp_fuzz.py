@@ -56,9 +56,7 @@ def apply(endpoint: TcpEndpoint, kind: str, value: Any, now: float, written: lis
         payload = bytes(value["size"])
         options = (value["mss"], value["window_scale"])
         flags = FLAGS_OF[value["flags"]]
-        endpoint.on_segment(
-            Segment(2000, 1000, sequence, ack, flags, value["window"], payload, 0, *options), now
-        )
+        endpoint.on_segment(Segment(2000, 1000, sequence, ack, flags, value["window"], payload, 0, *options), now)
     elif kind == "timer":
         endpoint.on_timer(now)
     elif kind == "write" and endpoint.writable:
@@ -89,9 +87,7 @@ def check_output(segment: Segment) -> None:
     st.lists(st.tuples(steps, st.booleans()), max_size=60),
 )
 @settings(max_examples=300, deadline=None)
-def test_nothing_that_arrives_breaks_the_endpoint(
-    opening: str, program: list[tuple[tuple[str, Any], bool]]
-) -> None:
+def test_nothing_that_arrives_breaks_the_endpoint(opening: str, program: list[tuple[tuple[str, Any], bool]]) -> None:
     endpoint = fresh(opening)
     now, written = 0.0, [0]
     for (kind, value), batched in program:

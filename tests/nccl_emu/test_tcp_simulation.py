@@ -39,9 +39,7 @@ def random_isn(rng: random.Random) -> int:
 
 
 def random_writes(rng: random.Random) -> Written:
-    sizes = [
-        rng.choice([0, 1, 7, rng.randint(0, 3000), rng.randint(0, 9000)]) for _ in range(rng.randint(0, 6))
-    ]
+    sizes = [rng.choice([0, 1, 7, rng.randint(0, 3000), rng.randint(0, 9000)]) for _ in range(rng.randint(0, 6))]
     return [(rng.randbytes(size), rng.choice(DSCPS)) for size in sizes]
 
 

@@ -135,6 +135,20 @@ def test_listener_ignores_reset_resets_ack_and_survives_a_reset_handshake() -> N
     assert peer.endpoint.state is TcpState.ESTABLISHED
 
 
+def test_options_of_a_handshake_that_came_to_nothing_are_forgotten() -> None:
+    peer = listening()
+    peer.send(SYN, 0, 0, now=0.0, mss=700, window_scale=4)
+    peer.take(0.0)
+    peer.send(RST, 1, 0, now=0.1)
+    peer.window = 2000
+    peer.send(SYN, 50, 0, now=0.2, mss=1000)
+    (reply,) = peer.endpoint.take_output(0.2)
+    assert reply.window_scale is None
+    peer.endpoint.write(bytes(5000))
+    peer.ack(1, now=0.3, position=51)
+    assert [length for _, _, length, _ in peer.take(0.3)] == [1000, 1000]
+
+
 def test_a_new_syn_during_the_handshake_returns_to_listen() -> None:
     peer = listening(remote_port=2000)
     peer.send(SYN, 0, 0, now=0.0)
@@ -276,9 +290,7 @@ def test_reset_by_peer_needs_the_exact_sequence_number() -> None:
 
 
 @pytest.mark.parametrize(("acked", "error"), [(1, TcpErrorKind.RESET), (6, None)])
-def test_reset_while_closing_is_an_error_only_if_data_may_be_lost(
-    acked: int, error: TcpErrorKind | None
-) -> None:
+def test_reset_while_closing_is_an_error_only_if_data_may_be_lost(acked: int, error: TcpErrorKind | None) -> None:
     peer = Peer()
     peer.connect()
     peer.send(FIN | ACK, 1, 1, now=0.1)

@@ -254,6 +254,9 @@ def test_flooding_reaches_every_other_host_and_no_shadow(switch: SwitchCore) -> 
 def test_unknown_destinations_are_dropped(switch: SwitchCore) -> None:
     assert run(switch, bytes(Ether(src=A_MAC, dst="02:00:00:00:09:09") / IP() / TCP())) == {}
     assert count(switch, NotReplicated.UNKNOWN_DESTINATION) == 1
+    for length in range(1, 14):  # no whole Ethernet header
+        assert run(switch, segment(1)[:length]) == {}
+    assert count(switch, NotReplicated.UNKNOWN_DESTINATION) == 14
 
 
 def test_an_unknown_replica_id_is_dropped_and_the_original_is_not(switch: SwitchCore) -> None:

@@ -115,9 +115,7 @@ def group(group_id: int, *replicas: tuple[int, int]) -> p4r.Entity:
         multicast_group_id=group_id,
         replicas=[p4r.Replica(egress_port=port, instance=instance) for port, instance in replicas],
     )
-    return p4r.Entity(
-        packet_replication_engine_entry=p4r.PacketReplicationEngineEntry(multicast_group_entry=entry)
-    )
+    return p4r.Entity(packet_replication_engine_entry=p4r.PacketReplicationEngineEntry(multicast_group_entry=entry))
 
 
 def session(session_id: int, *replicas: tuple[int, int], **fields: Any) -> p4r.Entity:
@@ -126,9 +124,7 @@ def session(session_id: int, *replicas: tuple[int, int], **fields: Any) -> p4r.E
         replicas=[p4r.Replica(egress_port=port, instance=instance) for port, instance in replicas],
         **fields,
     )
-    return p4r.Entity(
-        packet_replication_engine_entry=p4r.PacketReplicationEngineEntry(clone_session_entry=entry)
-    )
+    return p4r.Entity(packet_replication_engine_entry=p4r.PacketReplicationEngineEntry(clone_session_entry=entry))
 
 
 def update(kind: p4r.Update.Type.ValueType, entity: p4r.Entity) -> p4r.Update:
@@ -160,9 +156,7 @@ def codes(error: grpc.RpcError) -> list[int]:
 class Controller:
     """A client with one stream; closing it ends the stream."""
 
-    def __init__(
-        self, address: str, device_id: int = DEVICE_ID, role: str = "", credentials: Any = None
-    ) -> None:
+    def __init__(self, address: str, device_id: int = DEVICE_ID, role: str = "", credentials: Any = None) -> None:
         options = [("grpc.max_metadata_size", 1 << 20), ("grpc.use_local_subchannel_pool", 1)]
         self.channel = (
             grpc.insecure_channel(address, options)
@@ -174,9 +168,7 @@ class Controller:
         self.role = role
         self.election_id: int | None = None
         self._requests: queue.SimpleQueue[p4r.StreamMessageRequest | None] = queue.SimpleQueue()
-        self._responses: queue.SimpleQueue[p4r.StreamMessageResponse | grpc.RpcError | None] = (
-            queue.SimpleQueue()
-        )
+        self._responses: queue.SimpleQueue[p4r.StreamMessageResponse | grpc.RpcError | None] = queue.SimpleQueue()
         self._call: Any = None
         self._reader: threading.Thread | None = None
 
@@ -277,9 +269,7 @@ class Controller:
         for response in self.stub.Read(request, timeout=TIMEOUT_S):
             yield from response.entities
 
-    def set_pipeline(
-        self, action: Call.Action.ValueType, config: p4r.ForwardingPipelineConfig | None
-    ) -> None:
+    def set_pipeline(self, action: Call.Action.ValueType, config: p4r.ForwardingPipelineConfig | None) -> None:
         request = Call(action=action, config=config, **self._identity())
         self.stub.SetForwardingPipelineConfig(request, timeout=TIMEOUT_S)
 

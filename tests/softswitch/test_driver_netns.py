@@ -104,9 +104,7 @@ def test_multicast_reaches_each_port_once(star: Star, tmp_path: Path) -> None:
         assert all(host.receive(0) is None for host in star.hosts.values())
 
 
-@pytest.mark.parametrize(
-    "tag", [b"\x81\x00\x61\x23", b"\x88\xa8\x00\x05", b"\x88\xa8\x00\x05\x81\x00\xef\xff"]
-)
+@pytest.mark.parametrize("tag", [b"\x81\x00\x61\x23", b"\x88\xa8\x00\x05", b"\x88\xa8\x00\x05\x81\x00\xef\xff"])
 def test_vlan_tags_that_the_kernel_strips_are_put_back(star: Star, tmp_path: Path, tag: bytes) -> None:
     plain = ether(mac(2), mac(1))
     tagged = plain[:12] + tag + plain[12:]
@@ -118,9 +116,7 @@ def test_vlan_tags_that_the_kernel_strips_are_put_back(star: Star, tmp_path: Pat
         assert star.hosts[2].receive() in (tagged, tagged[:12] + tagged[16:])
         assert star.hosts[2].receive() == plain
         [counter] = controller.read(
-            p4r.Entity(
-                direct_counter_entry=p4r.DirectCounterEntry(table_entry=IDS.entry("dmac", exact(1, mac(2))))
-            )
+            p4r.Entity(direct_counter_entry=p4r.DirectCounterEntry(table_entry=IDS.entry("dmac", exact(1, mac(2)))))
         )
         assert counter.direct_counter_entry.data.byte_count == len(tagged) + len(plain)
         assert process.end() == 0

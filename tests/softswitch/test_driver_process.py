@@ -37,9 +37,7 @@ def test_taken_port_fails_loudly() -> None:
 
 
 def test_program_from_a_file(tmp_path: Path) -> None:
-    with SwitchProcess(
-        str(PROGRAMS / "p4rt_sample.json"), "--log-file", str(tmp_path / "log"), *FREE
-    ) as process:
+    with SwitchProcess(str(PROGRAMS / "p4rt_sample.json"), "--log-file", str(tmp_path / "log"), *FREE) as process:
         with Controller(process.ready["grpc"], device_id=0) as controller:
             assert not controller.get_pipeline().HasField("config")
         assert process.end() == 0

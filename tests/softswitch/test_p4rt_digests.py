@@ -39,11 +39,7 @@ def test_no_timeout_sends_each_message_at_once() -> None:
         digest_id=77,
         list_id=1,
         timestamp=123,
-        data=[
-            p4d.P4Data(
-                struct=p4d.P4StructLike(members=[p4d.P4Data(bitstring=b"\1"), p4d.P4Data(bitstring=b"\2")])
-            )
-        ],
+        data=[p4d.P4Data(struct=p4d.P4StructLike(members=[p4d.P4Data(bitstring=b"\1"), p4d.P4Data(bitstring=b"\2")]))],
     )
     assert list(queue.take_due(6, 0)) == []
 

@@ -132,9 +132,7 @@ def test_direct_counters(rig: Rig) -> None:
     rig.device.inject(1, frame, 0)
     rig.device.inject(1, ether(mac(7), mac(9)), 0)
     hit = p4r.CounterData(packet_count=1, byte_count=len(frame))
-    assert rig.controller.read(direct("dmac", exact(1, mac(1)))) == [
-        direct("dmac", exact(1, mac(1)), data=hit)
-    ]
+    assert rig.controller.read(direct("dmac", exact(1, mac(1)))) == [direct("dmac", exact(1, mac(1)), data=hit)]
     assert len(rig.controller.read(direct("dmac"))) == 2
     assert rig.controller.read(direct("dmac", is_default_action=True)) == [
         direct("dmac", is_default_action=True, data=hit)
@@ -151,9 +149,7 @@ def test_direct_counters(rig: Rig) -> None:
         direct("dmac", is_default_action=True, data={"byte_count": 8}),
     )
     rig.controller.modify(direct("dmac", exact(1, mac(1))))
-    [first, default] = rig.controller.read(
-        direct("dmac", exact(1, mac(1))), direct("dmac", is_default_action=True)
-    )
+    [first, default] = rig.controller.read(direct("dmac", exact(1, mac(1))), direct("dmac", is_default_action=True))
     assert first.direct_counter_entry.data == p4r.CounterData(packet_count=7)
     assert default.direct_counter_entry.data == p4r.CounterData(byte_count=8)
 

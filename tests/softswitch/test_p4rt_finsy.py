@@ -57,9 +57,7 @@ def test_finsy_programs_every_kind_of_entity_and_reads_it_back() -> None:
     async def ready(sw: finsy.Switch) -> None:
         written = [
             finsy.P4TableEntry("dmac", match=finsy.Match(dst=MAC1), action=finsy.Action("forward", port=2)),
-            finsy.P4TableEntry(
-                "dmac", match=finsy.Match(dst=MAC1 + 1), action=finsy.Action("flood", group=7)
-            ),
+            finsy.P4TableEntry("dmac", match=finsy.Match(dst=MAC1 + 1), action=finsy.Action("flood", group=7)),
             finsy.P4TableEntry(
                 "routes", match=finsy.Match(prefix=(0x0A000000, 8)), action=finsy.Action("forward", port=3)
             ),
@@ -99,9 +97,7 @@ def test_finsy_packet_io_and_digests() -> None:
         await sw.insert(
             [
                 finsy.P4DigestEntry("learn_t", max_list_size=1),
-                finsy.P4TableEntry(
-                    "dmac", match=finsy.Match(dst=MAC1), action=finsy.Action("to_cpu", reason=9)
-                ),
+                finsy.P4TableEntry("dmac", match=finsy.Match(dst=MAC1), action=finsy.Action("to_cpu", reason=9)),
             ]
         )
         frame = ether(mac(1), mac(5))
@@ -155,9 +151,7 @@ def test_finsy_backup_takes_over_when_the_primary_goes() -> None:
 
         def make(name: str, election_id: int) -> finsy.Switch:
             async def handler(switch: finsy.Switch) -> None:
-                switch.ee.add_listener(
-                    finsy.SwitchEvent.BECOME_PRIMARY, lambda s: events.put_nowait((name, True))
-                )
+                switch.ee.add_listener(finsy.SwitchEvent.BECOME_PRIMARY, lambda s: events.put_nowait((name, True)))
                 events.put_nowait((name, switch.is_primary))
 
             settings = finsy.SwitchOptions(

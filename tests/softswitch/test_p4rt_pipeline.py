@@ -130,9 +130,7 @@ def test_save_and_commit_as_the_first_program(rig: Rig) -> None:
 @pytest.mark.parametrize(
     "action", [Call.VERIFY, Call.VERIFY_AND_SAVE, Call.VERIFY_AND_COMMIT, Call.RECONCILE_AND_COMMIT]
 )
-def test_bad_config_is_refused_with_a_reason_and_the_old_one_stays(
-    rig: Rig, action: Call.Action.ValueType
-) -> None:
+def test_bad_config_is_refused_with_a_reason_and_the_old_one_stays(rig: Rig, action: Call.Action.ValueType) -> None:
     c = rig.controller
     c.set_pipeline(Call.VERIFY_AND_COMMIT, load_config(1))
     c.insert(dmac(1, 2))

@@ -131,9 +131,7 @@ def test_mutual_tls(tmp_path: Path) -> None:
     openssl(tmp_path, "req", "-x509", *key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=ca")
     (tmp_path / "san").write_text("subjectAltName=DNS:localhost,IP:127.0.0.1")
     for name in ("server", "client"):
-        openssl(
-            tmp_path, "req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}"
-        )
+        openssl(tmp_path, "req", *key, "-keyout", f"{name}.key", "-out", f"{name}.csr", "-subj", f"/CN={name}")
         signing = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "san")
         openssl(tmp_path, "x509", "-req", "-in", f"{name}.csr", *signing, "-out", f"{name}.pem")
 

@@ -64,10 +64,7 @@ def enable_digest(rig: Rig, **settings: int) -> None:
 
 
 def learned(message: p4r.DigestList) -> list[tuple[int, int]]:
-    return [
-        tuple(int.from_bytes(member.bitstring, "big") for member in data.struct.members)
-        for data in message.data
-    ]
+    return [tuple(int.from_bytes(member.bitstring, "big") for member in data.struct.members) for data in message.data]
 
 
 def source(last: int) -> int:

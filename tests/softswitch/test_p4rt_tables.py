@@ -83,9 +83,7 @@ SYMMETRIC = [
 
 def test_everything_written_is_read_back_unchanged(rig: Rig) -> None:
     rig.controller.insert(*SYMMETRIC)
-    assert [
-        p4r.Entity(table_entry=e) for name in ("dmac", "routes", "acl") for e in read(rig, name)
-    ] == SYMMETRIC
+    assert [p4r.Entity(table_entry=e) for name in ("dmac", "routes", "acl") for e in read(rig, name)] == SYMMETRIC
     rig.controller.delete(*SYMMETRIC)
     assert all(read(rig, name) == [] for name in ("dmac", "routes", "acl"))
 

@@ -28,12 +28,12 @@ from topology.simulation import Simulation, Tap
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"
 
 
-def small_job(ranks: int = 3, *, hidden: tuple[int, ...] = (8,), mtu: int = 1500, channels: int = 1, **changes: object) -> Job:
+def small_job(
+    ranks: int = 3, *, hidden: tuple[int, ...] = (8,), mtu: int = 1500, channels: int = 1, **changes: object
+) -> Job:
     """Return the example job made small: `ranks` ranks, few parameters, odd bucket sizes."""
     job = load_job(EXAMPLE)
-    group = job.groups[0].model_copy(
-        update={"ring": [host.name for host in job.hosts[:ranks]], "channels": channels}
-    )
+    group = job.groups[0].model_copy(update={"ring": [host.name for host in job.hosts[:ranks]], "channels": channels})
     workload = job.workload.model_copy(
         update={"hidden": list(hidden), "batch_size": 8 * ranks, "bucket_bytes": 1200, "dropout": 0.1}
     )

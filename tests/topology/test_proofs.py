@@ -26,7 +26,9 @@ class Tap:
         self.frames.setdefault((port, direction), []).append(frame)
 
     def all(self, direction: str, ports: set[int]) -> Counter[bytes]:
-        return Counter(f for (port, way), frames in self.frames.items() if way == direction and port in ports for f in frames)
+        return Counter(
+            f for (port, way), frames in self.frames.items() if way == direction and port in ports for f in frames
+        )
 
 
 def run(world: World) -> None:

@@ -28,7 +28,11 @@ def assert_proven(out: Path, done: subprocess.CompletedProcess[str], fabric: str
     assert done.stdout.splitlines()[-1] == f"shadow == trainer: {steps}/{steps} iterations, restart identical"
     summary = json.loads((out / "summary.json").read_text())
     assert summary.keys() >= FIELDS
-    assert (summary["iterations"], summary["verified_iterations"], summary["mismatched_iterations"]) == (steps, steps, 0)
+    assert (summary["iterations"], summary["verified_iterations"], summary["mismatched_iterations"]) == (
+        steps,
+        steps,
+        0,
+    )
     assert (summary["restart_identical"], summary["ranks"], summary["fabric"]) == (True, ranks, fabric)
     one = summary["gradient_bytes_per_iteration"] + summary["frame_header_bytes_per_iteration"]
     assert summary["replica_payload_bytes"] == summary["tagged_payload_bytes"] == steps * one

@@ -86,8 +86,8 @@ def _groups(job: Job) -> Found:
             for port in range(group.tcp_port, group.tcp_port + group.channels):
                 other = listening.setdefault((name, port), group.name)
                 if other != group.name:
-                    yield (f"groups[{g}].tcp_port",
-                           f"host {name} listens on port {port} for group {other} already: the flows overlap")  # fmt: skip
+                    message = f"host {name} listens on port {port} for group {other} already: the flows overlap"
+                    yield f"groups[{g}].tcp_port", message
 
 
 def _edges(job: Job) -> int:

@@ -1,4 +1,7 @@
-"""Layout: which parameter sits where in which bucket. Versioned, because DDP rebuilds its buckets after the first step."""
+"""Layout: which parameter sits where in which bucket.
+
+Versioned, because DDP rebuilds its buckets after the first step.
+"""
 
 from __future__ import annotations
 
@@ -157,7 +160,7 @@ def _buckets_of(slots: Sequence[Slot]) -> tuple[Bucket, ...]:
 
 
 def build_layout(params: Sequence[ParamSpec], bucket_bytes: int, version: int = 1) -> Layout:
-    """Assign parameters to buckets as DDP does: in reverse order, a new bucket when the cap is reached or the type changes.
+    """Assign parameters to buckets as DDP does: in reverse order, a new bucket at the cap or when the type changes.
 
     Args:
         params: trainable parameters in the trainer's order; names are unique.

@@ -209,7 +209,7 @@ class Job(_Strict):
     framing: Framing = Field(default_factory=Framing)
     """Frame format."""
     digests: bool = False
-    """Ranks send the digest of their parameters with each step, and the shadow publishes a step only when its own is equal."""
+    """Ranks send the digest of their parameters each step; a step is published only when the shadow's is equal."""
     workload: Workload = Field(default_factory=Workload)
     """What the testbed trains."""
 

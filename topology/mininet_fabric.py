@@ -102,7 +102,7 @@ class MininetFabric:
         finished: dict[int, int] = {}
         done = 0
 
-        def on_line(child: Child, line: dict[str, Any]) -> None:
+        def on_line(_: Child, line: dict[str, Any]) -> None:
             nonlocal accuracy, done
             event = line.get("event")
             if event == "step" and line["rank"] == 0:
@@ -125,8 +125,7 @@ class MininetFabric:
 
     def settle(self, step: int) -> Status:
         """Wait until `step` is settled; what is not on storage yet is waited for too."""
-        status = self._side_channel.wait_for_step(self._group.name, step, self._timeout)
-        return status
+        return self._side_channel.wait_for_step(self._group.name, step, self._timeout)
 
     def _start_rank(self, rank: int, plan: TrainingPlan) -> Child:
         name = self._group.ring[rank]

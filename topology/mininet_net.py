@@ -1,4 +1,4 @@
-"""The Mininet side of the testbed: one namespace a host, one veth pair a switch port, everything set before the switch starts."""
+"""The Mininet side of the testbed: a namespace for each host, a veth pair for each switch port."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Captures of a simulated switch's ports, named as BMv2 names them: ``INTERFACE_in.pcap`` and ``INTERFACE_out.pcap``."""
+"""Captures of a simulated switch's ports, named as BMv2 names them: ``INTERFACE_in.pcap``, ``INTERFACE_out.pcap``."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class Child:
         return self._process.poll() is None
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return the JSON objects that have arrived on standard output since the last call; other lines go to the log."""
+        """Return the JSON objects that arrived on standard output since the last call; other lines go to the log."""
         data = self.stdout.read()
         if data == b"":
             self.ended = True

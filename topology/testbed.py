@@ -123,19 +123,21 @@ def run_testbed(job: Job, options: TestbedOptions, progress: RunProgress) -> Run
     point = point_path(checkpoints, group.name, whole.epoch, restart_at)
     again = TrainingPlan(2, restart_at + 1, options.iterations, options.out / "restarted", point)
     progress.say(f"starting {options.switch} and {len(group.ring)} ranks, fabric {options.fabric}")
-    with _fabric(job, job_file, options) as fabric:
-        with Target.connect(fabric.target, job.switch.device_id, election_id=_ELECTION_ID) as target:
-            installed = target.install(desired_state([job]))
-            progress.say(f"installed the job on {fabric.target}: {len(installed.plan.updates)} updates")
-            accuracy = _train(fabric, whole, "training", progress)
+    with (
+        _fabric(job, job_file, options) as fabric,
+        Target.connect(fabric.target, job.switch.device_id, election_id=_ELECTION_ID) as target,
+    ):
+        installed = target.install(desired_state([job]))
+        progress.say(f"installed the job on {fabric.target}: {len(installed.plan.updates)} updates")
+        accuracy = _train(fabric, whole, "training", progress)
+        status = fabric.settle(options.iterations)
+        first = evidence(whole, status)
+        second = None
+        if point.exists():
+            _train(fabric, again, f"restarted from checkpoint {restart_at}", progress)
             status = fabric.settle(options.iterations)
-            first = evidence(whole, status)
-            second = None
-            if point.exists():
-                _train(fabric, again, f"restarted from checkpoint {restart_at}", progress)
-                status = fabric.settle(options.iterations)
-                second = evidence(again, status)
-            counters = _switch_counters(target)
+            second = evidence(again, status)
+        counters = _switch_counters(target)
     progress.say("comparing every checkpoint with the trainer, bit for bit")
     layout = DataParallelTrainer(job, group, 0, options.seed).layout
     header_bytes = _header_bytes(job, layout)

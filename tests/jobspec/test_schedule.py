@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -91,7 +93,7 @@ def test_a_frame_that_is_forwarded_was_received_in_the_hop_before(
         for rank in range(n):
             order = [(Phase.REDUCE_SCATTER, h) for h in range(n - 1)] + [(Phase.ALL_GATHER, h) for h in range(n - 1)]
             for bucket in layout.buckets:
-                for before, now in zip(order, order[1:], strict=False):
+                for before, now in pairwise(order):
                     sent = {(f.chunk, f.element_offset, f.elements) for f in plans[rank].frames_of(bucket.index, *now)}
                     got = {
                         (f.chunk, f.element_offset, f.elements)

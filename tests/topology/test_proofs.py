@@ -1,4 +1,4 @@
-"""What the main job must show, each in the simulation: originals untouched, one gradient replicated, faults reported."""
+"""What the main job must show, in the simulation: originals untouched, one gradient replicated, faults reported."""
 
 from __future__ import annotations
 

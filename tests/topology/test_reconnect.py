@@ -92,7 +92,7 @@ def test_late_segments_of_old_connections_are_never_placed(seed: int) -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_even_a_repeated_source_port_gives_no_wrong_checkpoint(seed: int) -> None:
-    """What the data plane cannot tell apart (an old segment or SYN with the new connection's port) the shadow refuses."""
+    """What the data plane cannot tell apart (an old segment with the new connection's port) the shadow refuses."""
     world, old, trainers = restarted_world(seed)
     rng = random.Random(seed)
     try:

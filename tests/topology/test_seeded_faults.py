@@ -1,4 +1,7 @@
-"""Two hundred seeds of mixed faults: training is never changed, a wrong checkpoint never published, every gap explained."""
+"""Two hundred seeds of mixed faults.
+
+Training is never changed, a wrong checkpoint never published, every gap explained.
+"""
 
 from __future__ import annotations
 

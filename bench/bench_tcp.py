@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
-from nccl_emu.packets import FrameTemplate, parse_frame
+from jobspec.packets import FrameTemplate, parse_frame
 from nccl_emu.tcp import Segment, TcpConfig, TcpEndpoint, TcpState
 
 MTUS = (1500, 9000)

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from nccl_emu.packets import FrameTemplate, PacketError, parse_frame
+from jobspec.packets import FrameTemplate, PacketError, parse_frame
 from nccl_emu.tcp import Segment, TcpEndpoint
 
 OUR_MAC, KERNEL_MAC = "02:00:00:00:77:01", "02:00:00:00:77:02"

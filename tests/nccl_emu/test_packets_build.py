@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import Ether
 
-from nccl_emu.packets import FrameTemplate, PacketError, parse_frame
+from jobspec.packets import FrameTemplate, PacketError, parse_frame
 from nccl_emu.tcp import Segment
 from nccl_emu.tcp.segment import FLAGS_OF
 

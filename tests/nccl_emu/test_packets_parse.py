@@ -13,7 +13,7 @@ from scapy.layers.inet6 import IPv6
 from scapy.layers.l2 import ARP, Dot1Q, Ether
 from scapy.packet import Packet
 
-from nccl_emu.packets import FrameTemplate, PacketError, parse_frame
+from jobspec.packets import FrameTemplate, PacketError, parse_frame
 from nccl_emu.tcp import Segment, TcpFlags
 
 ETHERNET = Ether(src="02:00:00:00:00:01", dst="02:00:00:00:00:02")

@@ -11,7 +11,7 @@ MTU ?=
 SEED ?= 0
 OUT ?= out/testbed
 JOB ?= examples/digits.yaml
-PYTEST_ARGS ?= -n auto
+PYTEST_ARGS ?= -n auto --dist loadgroup
 
 .DEFAULT_GOAL := help
 .PHONY: help env run-testbed test lint types layers check p4 proto bench lock clean

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from collections.abc import Callable, Sequence
 
@@ -48,14 +49,27 @@ def softswitch(context: typer.Context) -> None:
     raise typer.Exit(run(context.args))
 
 
+class _Terminated(BaseException):
+    """SIGTERM came."""
+
+
+def _terminate(*_: object) -> None:
+    raise _Terminated
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the program and exit with its status."""
     run: Callable[..., None] = app
+    # Ended like an interrupted one: what was started is stopped on the way out.
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         run(args=list(arguments) if arguments is not None else None, prog_name="checkmate")
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)
+    except _Terminated:
+        print("terminated", file=sys.stderr)
+        sys.exit(143)
 
 
 if __name__ == "__main__":

@@ -9,8 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from topology.mininet_net import why_not
-
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"
 FIELDS = {
     "iterations", "verified_iterations", "mismatched_iterations", "restart_identical", "ranks", "switch", "fabric",
@@ -52,8 +50,7 @@ def test_in_process(tmp_path: Path) -> None:
     assert_proven(tmp_path / "out", again, "inproc", 2, 2)
 
 
-@pytest.mark.netns
-@pytest.mark.skipif(why_not() is not None, reason=f"Mininet cannot be used here: {why_not()}")
+@pytest.mark.mininet
 def test_in_mininet(tmp_path: Path) -> None:
     done = launch(tmp_path / "out", "--fabric", "mininet", "--iterations", "3", "--ranks", "2")
     assert_proven(tmp_path / "out", done, "mininet", 2, 3)

@@ -1,0 +1,181 @@
+// Checkmate for TNA (Tofino 1, and Tofino 2 with -DTOFINO2): a thin shim around the shared controls.
+#include <core.p4>
+#ifdef TOFINO2
+#include <t2na.p4>
+#else
+#include <tna.p4>
+#endif
+
+#include "target.p4"
+#include "../include/headers.p4"
+#include "../include/metadata.p4"
+#include "../include/constants.p4"
+#include "../include/parser.p4"
+#include "connection_memory.p4"
+#include "../include/forward.p4"
+#include "../include/replicate_tcp.p4"
+#include "../include/replicate_rdma.p4"
+#include "../include/decide.p4"
+#include "../include/rewrite.p4"
+
+// Metadata does not survive the traffic manager: what egress needs travels in front of the packet.
+header bridge_h {
+    port_id_t ingress_port;
+    flow_id_t flow_id;
+    bit<32> position;
+    bit<1> flooded;
+    bit<1> replica_tcp;
+    @padding bit<6> pad;
+}
+
+struct tna_headers_t {
+    bridge_h bridge;
+    headers_t packet;
+}
+
+struct egress_metadata_t {
+    metadata_t shared_part;
+    bit<16> ipv4_residual;
+    bit<16> tcp_residual;
+}
+
+parser IngressParser(packet_in packet, out tna_headers_t hdr, out metadata_t meta,
+                     out ingress_intrinsic_metadata_t ig_intr_md) {
+    PacketParser() packet_parser;
+
+    state start {
+        packet.extract(ig_intr_md);
+        packet.advance(PORT_METADATA_SIZE);
+        packet_parser.apply(packet, hdr.packet);
+        transition accept;
+    }
+}
+
+control Ingress(inout tna_headers_t hdr, inout metadata_t meta, in ingress_intrinsic_metadata_t ig_intr_md,
+                in ingress_intrinsic_metadata_from_parser_t ig_prsr_md,
+                inout ingress_intrinsic_metadata_for_deparser_t ig_dprsr_md,
+                inout ingress_intrinsic_metadata_for_tm_t ig_tm_md) {
+    Decide() decide;
+    @name(".not_replicated")
+    Counter<bit<64>, reason_t>(REASONS, CounterType_t.PACKETS_AND_BYTES) not_replicated;
+
+    apply {
+        meta.ingress_port = (port_id_t)ig_intr_md.ingress_port;
+        decide.apply(hdr.packet, meta);
+        not_replicated.count(meta.reason);
+        if (meta.flow_started == 1) {
+            ig_dprsr_md.digest_type = 1;
+        }
+        if (meta.drop == 1) {
+            ig_dprsr_md.drop_ctl = 1;
+        } else if (meta.group != 0) {
+            // Without a unicast port: a flow's group holds its original egress port too, as on v1model.
+            ig_tm_md.mcast_grp_a = meta.group;
+        } else {
+            ig_tm_md.ucast_egress_port = (PortId_t)meta.egress_port;
+        }
+        hdr.bridge.setValid();
+        hdr.bridge.ingress_port = meta.ingress_port;
+        hdr.bridge.flow_id = meta.flow_id;
+        hdr.bridge.position = meta.position;
+        hdr.bridge.flooded = meta.flooded;
+        hdr.bridge.replica_tcp = meta.replica_tcp;
+    }
+}
+
+control IngressDeparser(packet_out packet, inout tna_headers_t hdr, in metadata_t meta,
+                        in ingress_intrinsic_metadata_for_deparser_t ig_dprsr_md) {
+    Digest<flow_start_t>() flow_start;
+
+    apply {
+        if (ig_dprsr_md.digest_type == 1) {
+            flow_start.pack({ meta.flow_id, hdr.packet.tcp.seq, hdr.packet.ipv4.src_addr, hdr.packet.ipv4.dst_addr,
+                              hdr.packet.tcp.src_port, hdr.packet.tcp.dst_port });
+        }
+        packet.emit(hdr);
+    }
+}
+
+// Only as far as the rewriting reaches; what is behind stays payload. The parser takes the old values out of the
+// checksums, the deparser puts the new ones in: never a sum over the payload.
+parser EgressParser(packet_in packet, out tna_headers_t hdr, out egress_metadata_t meta,
+                    out egress_intrinsic_metadata_t eg_intr_md) {
+    Checksum() ipv4_checksum;
+    Checksum() tcp_checksum;
+
+    state start {
+        packet.extract(eg_intr_md);
+        packet.extract(hdr.bridge);
+        packet.extract(hdr.packet.ethernet);
+        transition select(hdr.packet.ethernet.ether_type) {
+            ETHERTYPE_VLAN: parse_vlan;
+            ETHERTYPE_IPV4: parse_ipv4;
+            default: accept;
+        }
+    }
+
+    state parse_vlan {
+        packet.extract(hdr.packet.vlan);
+        transition select(hdr.packet.vlan.ether_type) {
+            ETHERTYPE_IPV4: parse_ipv4;
+            default: accept;
+        }
+    }
+
+    state parse_ipv4 {
+        packet.extract(hdr.packet.ipv4);
+        ipv4_checksum.subtract({ hdr.packet.ipv4.checksum, hdr.packet.ipv4.dst_addr });
+        tcp_checksum.subtract({ hdr.packet.ipv4.dst_addr });
+        meta.ipv4_residual = ipv4_checksum.get();
+        transition select(hdr.bridge.replica_tcp) {
+            1: parse_tcp;
+            default: accept;
+        }
+    }
+
+    state parse_tcp {
+        packet.extract(hdr.packet.tcp);
+        tcp_checksum.subtract({ hdr.packet.tcp.dst_port, hdr.packet.tcp.seq, hdr.packet.tcp.checksum });
+        meta.tcp_residual = tcp_checksum.get();
+        transition accept;
+    }
+}
+
+control Egress(inout tna_headers_t hdr, inout egress_metadata_t meta, in egress_intrinsic_metadata_t eg_intr_md,
+               in egress_intrinsic_metadata_from_parser_t eg_prsr_md,
+               inout egress_intrinsic_metadata_for_deparser_t eg_dprsr_md,
+               inout egress_intrinsic_metadata_for_output_port_t eg_oport_md) {
+    Rewrite() rewrite;
+    port_id_t turned_back;
+
+    apply {
+        meta.shared_part.rid = eg_intr_md.egress_rid;
+        meta.shared_part.flow_id = hdr.bridge.flow_id;
+        meta.shared_part.position = hdr.bridge.position;
+        meta.shared_part.replica_tcp = hdr.bridge.replica_tcp;
+        turned_back = (port_id_t)eg_intr_md.egress_port ^ hdr.bridge.ingress_port;
+        rewrite.apply(hdr.packet, meta.shared_part);
+        if (meta.shared_part.drop == 1 || (hdr.bridge.flooded == 1 && turned_back == 0)) {
+            eg_dprsr_md.drop_ctl = 1;
+        }
+        hdr.bridge.setInvalid();
+    }
+}
+
+control EgressDeparser(packet_out packet, inout tna_headers_t hdr, in egress_metadata_t meta,
+                       in egress_intrinsic_metadata_for_deparser_t eg_dprsr_md) {
+    Checksum() ipv4_checksum;
+    Checksum() tcp_checksum;
+
+    apply {
+        if (meta.shared_part.rewritten == 1) {
+            hdr.packet.ipv4.checksum = ipv4_checksum.update({ hdr.packet.ipv4.dst_addr, meta.ipv4_residual });
+            hdr.packet.tcp.checksum = tcp_checksum.update({ hdr.packet.ipv4.dst_addr, hdr.packet.tcp.dst_port,
+                                                            hdr.packet.tcp.seq, meta.tcp_residual });
+        }
+        packet.emit(hdr);
+    }
+}
+
+Pipeline(IngressParser(), Ingress(), IngressDeparser(), EgressParser(), Egress(), EgressDeparser()) pipe;
+Switch(pipe) main;

@@ -1,0 +1,7 @@
+// What differs between architectures and is named by the shared controls: TNA's side (Tofino 1 and 2).
+#ifndef CHECKMATE_TARGET
+#define CHECKMATE_TARGET
+
+#define DIRECT_COUNTER DirectCounter<bit<64>>(CounterType_t.PACKETS_AND_BYTES)
+
+#endif

@@ -50,6 +50,7 @@ def check(
             "dscp": job.dscp.primary,
             "multicast_group": flow.multicast_group,
             "shadows": [shadow.name for shadow in flow.shadows],
+            "replicated_by": job.switch_of(flow.source).name,
         }
         for job in jobs
         for flow in job.flows

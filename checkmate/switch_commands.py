@@ -12,6 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
+from checkmate.control_command import control
 from controlplane.describe import (
     Names,
     action_text,
@@ -30,7 +31,7 @@ from controlplane.pipeline import PipelineStatus
 from controlplane.reconcile import Change, Update
 from controlplane.snapshot import Count, Counters
 from controlplane.target import DEFAULT_ELECTION_ID, Installation, Target
-from jobspec.errors import JobError
+from jobspec.errors import JobError, Problem
 from jobspec.loader import load_jobs
 from jobspec.model import Job
 from p4src.names import Table
@@ -57,6 +58,12 @@ DeviceId = Annotated[
     int | None,
     typer.Option("--device-id", min=1, help="P4Runtime device id; by default the job's switch.device_id."),
 ]
+SwitchName = Annotated[
+    str | None,
+    typer.Option(
+        "--switch", metavar="NAME", help="Which of the jobs' switches is meant; needed when there are several."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 
 
@@ -64,6 +71,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document inst
 def install(
     files: Files,
     target: Address,
+    switch: SwitchName = None,
     device_id: DeviceId = None,
     election_id: Annotated[
         int, typer.Option(min=1, help="Bid for the switch; the controller with the highest id holds it.")
@@ -84,14 +92,16 @@ def install(
         checkmate switch install examples/digits.yaml --target 127.0.0.1:9559
 
         checkmate switch install a.yaml b.yaml --target 127.0.0.1:9559 --dry-run
+
+        checkmate switch install examples/two-switches.yaml --switch s2 --target 127.0.0.1:9560
     """
 
     def work() -> None:
         jobs = _load(files)
-        desired, names = desired_state(jobs), Names.of(jobs)
+        desired, names = desired_state(jobs, switch), Names.of(jobs, switch)
         bid = None if dry_run else election_id
-        with Target.connect(target, device_id or device_id_of(jobs), election_id=bid) as switch:
-            done = switch.plan(desired) if dry_run else switch.install(desired, names)
+        with Target.connect(target, device_id or device_id_of(jobs, switch), election_id=bid) as connection:
+            done = connection.plan(desired) if dry_run else connection.install(desired, names)
         if as_json:
             _print_json({"dry_run": dry_run, **_installation_json(done, target, names)})
         else:
@@ -101,7 +111,9 @@ def install(
 
 
 @app.command()
-def diff(files: Files, target: Address, device_id: DeviceId = None, as_json: Json = False) -> None:
+def diff(
+    files: Files, target: Address, switch: SwitchName = None, device_id: DeviceId = None, as_json: Json = False
+) -> None:
     """Tell what `install` would change on a switch; needs no right to write.
 
     Exit code: 0 the switch holds what the files ask for; 1 it does not; 2 a wrong file or no such switch.
@@ -113,9 +125,9 @@ def diff(files: Files, target: Address, device_id: DeviceId = None, as_json: Jso
 
     def work() -> None:
         jobs = _load(files)
-        names = Names.of(jobs)
-        with Target.connect(target, device_id or device_id_of(jobs)) as switch:
-            found = switch.plan(desired_state(jobs))
+        desired, names = desired_state(jobs, switch), Names.of(jobs, switch)
+        with Target.connect(target, device_id or device_id_of(jobs, switch)) as connection:
+            found = connection.plan(desired)
         if as_json:
             _print_json({"equal": found.changes_nothing, **_installation_json(found, target, names)})
         else:
@@ -133,6 +145,7 @@ def show(
         list[Path] | None,
         typer.Option("--job", metavar="FILE", help="Name hosts, shadows and flows as this job does (repeatable)."),
     ] = None,
+    switch: SwitchName = None,
     device_id: DeviceId = None,
     as_json: Json = False,
 ) -> None:
@@ -147,16 +160,21 @@ def show(
 
     def work() -> None:
         jobs = _load(job) if job else []
-        names = Names.of(jobs)
-        number = device_id or (device_id_of(jobs) if jobs else 1)
-        with Target.connect(target, number) as switch:
-            state, counters = switch.read_counters()
+        if switch is not None and not jobs:
+            raise JobError([Problem("--switch", f"{switch!r} is a name of a job's; give the file with --job")])
+        names = Names.of(jobs, switch)
+        number = device_id or (device_id_of(jobs, switch) if jobs else 1)
+        with Target.connect(target, number) as connection:
+            state, counters = connection.read_counters()
         if as_json:
             _print_json({"target": target, "device_id": number, **_state_json(state, counters, names)})
         else:
             _print_state(state, counters, names)
 
     _guard(work, as_json=as_json)
+
+
+app.command()(control)
 
 
 def _load(files: Sequence[Path]) -> list[Job]:

@@ -32,8 +32,14 @@ class Names:
     """Multicast group -> the flow that it belongs to."""
 
     @classmethod
-    def of(cls, jobs: Sequence[Job]) -> Names:
-        """Return the names that `jobs` give."""
+    def of(cls, jobs: Sequence[Job], switch: str | None = None) -> Names:
+        """Return the names that `jobs` give, ports as `switch` (None: the only one) has them.
+
+        A trunk's port is called after the switch at its other end.
+
+        Raises:
+            JobError: `switch` does not name a switch of the jobs.
+        """
         ports: dict[int, str] = {}
         macs: dict[int, str] = {}
         ips: dict[int, str] = {}
@@ -42,7 +48,9 @@ class Names:
         groups = {FLOOD_GROUP: "flood"}
         for job in jobs:
             ends: list[Host | ShadowNode] = [*job.hosts, *job.shadows]
-            ports |= {end.port: end.name for end in ends}
+            here = job.switch_named(switch).name
+            ports |= {port: f"to {other}" for port, other in job.trunk_graph.ports(here).items()}
+            ports |= {end.port: end.name for end in ends if job.switch_of(end).name == here}
             macs |= {mac_number(end.mac): end.name for end in ends}
             ips |= {int(end.ip): end.name for end in ends}
             rids |= {shadow.rid: shadow.name for shadow in job.shadows}

@@ -21,40 +21,65 @@ FLOW_START_DIGEST = DigestConfig(
 )
 
 
-def desired_state(jobs: Sequence[Job]) -> SwitchState:
-    """Return what the switch that `jobs` share must hold; no jobs want an empty switch.
+def desired_state(jobs: Sequence[Job], switch: str | None = None) -> SwitchState:
+    """Return what one switch of `jobs` must hold; no jobs want an empty switch.
+
+    A flow is replicated at the switch that its source is attached to, and nowhere else, so that each byte is
+    replicated once however many switches it passes. From there its replicas, already rewritten, go to their shadow as
+    any frame goes to a known MAC address.
 
     `flow_base` is not in it: its entries belong to the running controller (see `controlplane.reconcile`).
 
+    Args:
+        jobs: the jobs, which describe the same switches.
+        switch: name of the switch; None where there is one only.
+
     Raises:
-        JobError: jobs collide, or need more shadows than a switch can serve.
+        JobError: jobs collide, need more shadows than a switch can serve, or `switch` does not name one of theirs.
     """
     problems = [problem for _, problem in problems_between(jobs)]
-    shadows = sum(len(job.shadows) for job in jobs)
-    if shadows > MAX_SHADOWS:
-        problems.append(Problem("shadows", f"{shadows} on one switch, which can serve {MAX_SHADOWS}"))
     if problems:
         raise JobError(problems)
-    return SwitchState.of(_entities(jobs)) if jobs else SwitchState()
+    if not jobs:
+        return SwitchState()
+    name = jobs[0].switch_named(switch).name
+    shadows = sum(len(_shadows_served(job, name)) for job in jobs)
+    if shadows > MAX_SHADOWS:
+        raise JobError([Problem("shadows", f"{shadows} on one switch, which can serve {MAX_SHADOWS}")])
+    return SwitchState.of(_entities(jobs, name))
 
 
-def device_id_of(jobs: Sequence[Job]) -> int:
-    """Return the P4Runtime device id that `jobs` (at least one, all on the same switch) name."""
-    return jobs[0].switch.device_id
+def device_id_of(jobs: Sequence[Job], switch: str | None = None) -> int:
+    """Return the P4Runtime device id that `jobs` (at least one) give to `switch`, their only one for None.
+
+    Raises:
+        JobError: `switch` does not name one of theirs.
+    """
+    return jobs[0].switch_named(switch).device_id
 
 
-def _entities(jobs: Sequence[Job]) -> Iterator[Entity]:
+def _shadows_served(job: Job, switch: str) -> list[ShadowNode]:
+    """Return the shadows that are attached to `switch`, or that it makes replicas for."""
+    used = {shadow.name for flow in job.flows if job.switch_of(flow.source).name == switch for shadow in flow.shadows}
+    return [shadow for shadow in job.shadows if shadow.name in used or job.switch_of(shadow).name == switch]
+
+
+def _entities(jobs: Sequence[Job], switch: str) -> Iterator[Entity]:
     yield FLOW_START_DIGEST
-    hosts = frozenset(Replica(host.port, 0) for job in jobs for host in job.hosts)
-    yield MulticastGroup(FLOOD_GROUP, hosts)
+    # Shadows get no flooded frames: a shadow takes replicas and nothing else.
+    ports = {host.port for job in jobs for host in job.hosts if job.switch_of(host).name == switch}
+    ports |= set(jobs[0].trunk_graph.ports(switch))
+    yield MulticastGroup(FLOOD_GROUP, frozenset(Replica(port, 0) for port in ports))
     for job in jobs:
         ends: list[Host | ShadowNode] = [*job.hosts, *job.shadows]
         for end in ends:
             match = {MatchField.DST_ADDR: mac_number(end.mac)}
-            yield TableEntry.make(Table.L2_FORWARD, match, Action.SET_PORT, {Param.PORT: end.port})
-        for shadow in job.shadows:
-            port = {MatchField.INGRESS_PORT: shadow.port}
-            yield TableEntry.make(Table.SHADOW_PORTS, port, Action.DROP_FROM_SHADOW)
+            port = job.port_towards(switch, end)
+            yield TableEntry.make(Table.L2_FORWARD, match, Action.SET_PORT, {Param.PORT: port})
+        for shadow in _shadows_served(job, switch):
+            if job.switch_of(shadow).name == switch:
+                ingress = {MatchField.INGRESS_PORT: shadow.port}
+                yield TableEntry.make(Table.SHADOW_PORTS, ingress, Action.DROP_FROM_SHADOW)
             address = {
                 Param.MAC: mac_number(shadow.mac),
                 Param.IP: int(shadow.ip),
@@ -62,8 +87,9 @@ def _entities(jobs: Sequence[Job]) -> Iterator[Entity]:
             }
             yield TableEntry.make(Table.SHADOW, {MatchField.RID: shadow.rid}, Action.TO_SHADOW, address)
         for flow in job.flows:
-            yield _replicate(job, flow)
-            yield _group(flow)
+            if job.switch_of(flow.source).name == switch:
+                yield _replicate(job, flow)
+                yield _group(job, switch, flow)
 
 
 def _replicate(job: Job, flow: Flow) -> TableEntry:
@@ -77,10 +103,12 @@ def _replicate(job: Job, flow: Flow) -> TableEntry:
     return TableEntry.make(Table.REPLICATE, match, Action.REPLICATE_FLOW, params)
 
 
-def _group(flow: Flow) -> MulticastGroup:
-    # The original is a member too: on v1model a group overrides the unicast port.
-    copies = (Replica(shadow.port, shadow.rid) for shadow in flow.shadows)
-    return MulticastGroup(flow.multicast_group, frozenset((Replica(flow.target.port, 0), *copies)))
+def _group(job: Job, switch: str, flow: Flow) -> MulticastGroup:
+    # The original is a member too: on v1model a group overrides the unicast port. Behind a trunk several members
+    # leave by one port, each with its own replica id.
+    copies = (Replica(job.port_towards(switch, shadow), shadow.rid) for shadow in flow.shadows)
+    original = Replica(job.port_towards(switch, flow.target), 0)
+    return MulticastGroup(flow.multicast_group, frozenset((original, *copies)))
 
 
 def mac_number(mac: str) -> int:

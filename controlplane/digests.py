@@ -118,13 +118,17 @@ class ConnectionJournal:
         """Return the newest connection of a flow, None when none has begun."""
         return self._newest.get(flow_id)
 
+    def starts(self) -> tuple[FlowStart, ...]:
+        """Return the newest connection of each flow, by flow."""
+        return tuple(start for _, start in sorted(self._newest.items()))
+
     def __len__(self) -> int:
         """Return the number of flows with a connection."""
         return len(self._newest)
 
     def flow_base_entries(self) -> tuple[TableEntry, ...]:
         """Return the `flow_base` entries of all known connections, by flow."""
-        return tuple(flow_base_entry(start) for _, start in sorted(self._newest.items()))
+        return tuple(flow_base_entry(start) for start in self.starts())
 
 
 def flow_base_entry(start: FlowStart) -> TableEntry:

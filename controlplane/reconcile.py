@@ -5,8 +5,11 @@ what nothing refers to any more. So no entry ever names a group that does not ex
 that has no shadow:
 
     delete            replicate, flow_base, other entries
-    insert or modify  digest, shadow_ports, shadow, l2_forward, groups, flow_base, replicate
+    insert or modify  digest, shadow_ports, shadow, groups, flow_base, replicate, l2_forward
     delete            groups, shadow, digest
+
+Forwarding comes last: a switch that was restarted in the middle of training forwards nothing that it does not also
+replicate, so that what TCP sends again meanwhile is not lost to the shadow.
 
 A `replicate` entry whose action changes is deleted and inserted again, never modified: while its group turns
 from one flow's into another's, its packets must be forwarded as any other, not to the other flow's host.
@@ -139,8 +142,9 @@ def _lives_on(entity: Entity, wanted: dict[int, set[_Connection]], present: dict
 
 
 _LAST_DELETED = ("groups", Table.SHADOW, "digest")
-_FIRST_DELETED = (Table.REPLICATE, Table.REPLICATE_RDMA_IPV4, Table.REPLICATE_RDMA_IPV6, Table.FLOW_BASE)
-_WRITTEN = ("digest", Table.SHADOW_PORTS, Table.SHADOW, Table.L2_FORWARD, "groups", Table.FLOW_BASE)
+_REPLICATE = (Table.REPLICATE, Table.REPLICATE_RDMA_IPV4, Table.REPLICATE_RDMA_IPV6)
+_WRITTEN = ("digest", Table.SHADOW_PORTS, Table.SHADOW, "groups", Table.FLOW_BASE, *_REPLICATE, Table.L2_FORWARD)
+_FIRST_DELETED = (*_REPLICATE, Table.FLOW_BASE)
 
 
 def _kind(entity: Entity) -> str:

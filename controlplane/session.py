@@ -28,6 +28,22 @@ _OPTIONS: list[tuple[str, int]] = [
 ]
 
 
+def check_address(target: str) -> None:
+    """Check that `target` is of the form HOST:PORT.
+
+    Raises:
+        ControlPlaneError: it is not (BAD_ADDRESS).
+    """
+    match = _ADDRESS.match(target)
+    if match is None or not 0 < int(match[2]) < 65536:
+        raise ControlPlaneError(
+            ErrorKind.BAD_ADDRESS,
+            target,
+            "is not an address of a switch",
+            hint="expected HOST:PORT, e.g. 127.0.0.1:9559",
+        )
+
+
 class Session:
     """A connection; read-only until `become_primary`.
 
@@ -41,14 +57,7 @@ class Session:
 
     def __init__(self, target: str, device_id: int, connect_timeout_s: float = CONNECT_S) -> None:
         """Connect."""
-        match = _ADDRESS.match(target)
-        if match is None or not 0 < int(match[2]) < 65536:
-            raise ControlPlaneError(
-                ErrorKind.BAD_ADDRESS,
-                target,
-                "is not an address of a switch",
-                hint="expected HOST:PORT, e.g. 127.0.0.1:9559",
-            )
+        check_address(target)
         self.target = target
         self.device_id = device_id
         self._timeout_s = connect_timeout_s

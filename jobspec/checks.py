@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from jobspec.errors import Problem
-from jobspec.model import Job
+from jobspec.model import Host, Job, ShadowNode, SwitchSpec
+from jobspec.trunks import known_only
 from p4src.constants import FLOOD_GROUP, MAX_FLOWS
 
 Found = Iterator[tuple[str, str]]
@@ -15,7 +16,9 @@ Found = Iterator[tuple[str, str]]
 
 def problems_of(job: Job) -> list[Problem]:
     """Return everything that is wrong within one job, in the order of the file; empty when it is sound."""
-    rules: tuple[Callable[[Job], Found], ...] = (_dscp, _unique, _ports, _groups, _flow_numbers, _replica_ports)
+    rules: tuple[Callable[[Job], Found], ...] = (
+        _switches, _dscp, _unique, _ports, _trunks, _groups, _flow_numbers, _replica_ports,
+    )  # fmt: skip
     return [Problem(field, message) for rule in rules for field, message in rule(job)]
 
 
@@ -42,28 +45,102 @@ def _dscp(job: Job) -> Found:
         yield "dscp.redundant", f"equals dscp.primary ({job.dscp.primary}); expected another codepoint of pool 2"
 
 
-def _endpoints(job: Job) -> list[tuple[str, Any]]:
-    hosts = [(f"hosts[{i}]", host) for i, host in enumerate(job.hosts)]
+def _switches(job: Job) -> Found:
+    if job.sole_switch is not None and job.several_switches:
+        yield "switches", "stands beside switch; expected one of them"
+    if not job.switches:
+        yield "switch", "is missing; add it, or a list of several as switches"
+    yield from _repeated(((f"{_path(job, i)}.name", s.name) for i, s in enumerate(job.switches)), "switch name")
+    names = [switch.name for switch in job.switches]
+    for field, end in _endpoints(job):
+        if end.switch is None and len(names) > 1:
+            yield f"{field}.switch", f"is missing: the job has several switches; expected one of {', '.join(names)}"
+        elif end.switch is not None and end.switch not in names:
+            yield f"{field}.switch", f"no switch is called {end.switch!r}; expected one of {', '.join(names)}"
+
+
+def _path(job: Job, index: int) -> str:
+    """Return the path in the file of the switch at `index` of `job.switches`."""
+    if job.sole_switch is not None:
+        return f"switches[{index - 1}]" if index else "switch"
+    return f"switches[{index}]"
+
+
+def _home(job: Job, end: Host | ShadowNode) -> SwitchSpec | None:
+    """Return the switch of `end`, None where the file does not tell."""
+    if end.switch is None:
+        return job.switches[0] if len(job.switches) == 1 else None
+    return next((switch for switch in job.switches if switch.name == end.switch), None)
+
+
+def _endpoints(job: Job) -> list[tuple[str, Host | ShadowNode]]:
+    hosts: list[tuple[str, Host | ShadowNode]] = [(f"hosts[{i}]", host) for i, host in enumerate(job.hosts)]
     return [*hosts, *((f"shadows[{i}]", shadow) for i, shadow in enumerate(job.shadows))]
 
 
 def _unique(job: Job) -> Found:
     ends = _endpoints(job)
     yield from _repeated(((f"{field}.name", end.name) for field, end in ends), "name")
-    yield from _repeated(((f"{field}.port", end.port) for field, end in ends), "switch port")
+    yield from _repeated(_used_ports(job), "switch port")
     yield from _repeated(((f"{field}.mac", end.mac) for field, end in ends), "MAC address")
     yield from _repeated(((f"{field}.ip", end.ip) for field, end in ends), "address")
     yield from _repeated(((f"shadows[{i}].rid", s.rid) for i, s in enumerate(job.shadows)), "replica id")
     yield from _repeated(((f"groups[{i}].name", g.name) for i, g in enumerate(job.groups)), "group name")
     yield from _repeated(((f"groups[{i}].id", g.id) for i, g in enumerate(job.groups)), "group id")
-    yield from _repeated(((f"switch.ports[{i}]", port) for i, port in enumerate(job.switch.ports)), "switch port")
+    for s, switch in enumerate(job.switches):
+        path = f"{_path(job, s)}.ports"
+        yield from _repeated(((f"{path}[{i}]", port) for i, port in enumerate(switch.ports)), "switch port")
+
+
+def _used_ports(job: Job) -> list[tuple[str, str]]:
+    """Return (field, port) of hosts, shadows and trunks, each port with its switch where there are several."""
+    found = []
+    for field, end in _endpoints(job):
+        home = _home(job, end)
+        if home is not None:
+            found.append((f"{field}.port", _port_text(job, home.name, end.port)))
+    for t, trunk in enumerate(job.trunks):
+        found += [(f"trunks[{t}].ports[{i}]", _port_text(job, name, port)) for i, (name, port) in enumerate(trunk.ends)]
+    return found
+
+
+def _port_text(job: Job, switch: str, port: int) -> str:
+    return f"{port} of {switch}" if len(job.switches) > 1 else str(port)
 
 
 def _ports(job: Job) -> Found:
-    known = set(job.switch.ports)
     for field, end in _endpoints(job):
-        if end.port not in known:
-            yield f"{field}.port", f"switch {job.switch.name} has no port {end.port}; expected one of {_ranges(known)}"
+        home = _home(job, end)
+        if home is not None:
+            yield from _exists(home, f"{field}.port", end.port)
+
+
+def _exists(switch: SwitchSpec, field: str, port: int) -> Found:
+    if port not in switch.ports:
+        yield field, f"switch {switch.name} has no port {port}; expected one of {_ranges(set(switch.ports))}"
+
+
+def _trunks(job: Job) -> Found:
+    switches = {switch.name: switch for switch in job.switches}
+    known: list[int] = []
+    for t, trunk in enumerate(job.trunks):
+        field = f"trunks[{t}]"
+        for i, (name, port) in enumerate(trunk.ends):
+            if name in switches:
+                yield from _exists(switches[name], f"{field}.ports[{i}]", port)
+            else:
+                yield f"{field}.between[{i}]", f"no switch is called {name!r}; expected one of {_names(set(switches))}"
+        if set(trunk.between) <= set(switches):
+            known.append(t)
+    graph = known_only(switches, [job.trunks[t].ends for t in known])
+    for closing in graph.loop_closers():
+        t = known[closing]
+        one, other = job.trunks[t].between
+        joined = "joins a switch with itself" if one == other else f"{one} and {other} are joined already"
+        yield f"trunks[{t}].between", f"{joined}: flooded frames would go round for ever; remove the trunk"
+    for name in graph.unreachable():
+        index = next(i for i, switch in enumerate(job.switches) if switch.name == name)
+        yield _path(job, index), f"no trunk joins switch {name} with {graph.switches[0]}; add one under trunks"
 
 
 def _groups(job: Job) -> Found:
@@ -116,16 +193,21 @@ def _collisions(a: Job, b: Job) -> Found:
         yield "name", f"two jobs are called {a.name!r}; expected names of their own"
     if a.id == b.id:
         yield "id", f"job {a.name!r} has number {a.id} already"
-    if (a.switch.name, a.switch.device_id, set(a.switch.ports)) != (
-        b.switch.name,
-        b.switch.device_id,
-        set(b.switch.ports),
-    ):
-        yield "switch", f"differs from the switch of job {a.name!r}; jobs installed together describe the same switch"
+    if _wiring(a) != _wiring(b):
+        several = len(b.switches) > 1
+        what = "switches and trunks" if several else "switch"
+        yield ("switches" if several else "switch",
+               f"differ{'' if several else 's'} from the {what} of job {a.name!r}; "
+               f"jobs installed together describe the same {what}")  # fmt: skip
     if a.network.mtu != b.network.mtu:
         yield "network.mtu", f"{b.network.mtu}, job {a.name!r} has {a.network.mtu} on the same switch"
     mine, theirs = _endpoints(b), [end for _, end in _endpoints(a)]
-    for attribute, what in (("port", "switch port"), ("mac", "MAC address"), ("ip", "address")):
+    ports = {_port_text(a, a.switch_of(end).name, end.port): end.name for end in theirs}
+    for field, end in mine:
+        port = _port_text(b, b.switch_of(end).name, end.port)
+        if port in ports:
+            yield f"{field}.port", f"switch port {port} belongs to {ports[port]} of job {a.name!r}"
+    for attribute, what in (("mac", "MAC address"), ("ip", "address")):
         taken = {getattr(end, attribute): end.name for end in theirs}
         for field, end in mine:
             value = getattr(end, attribute)
@@ -141,6 +223,11 @@ def _collisions(a: Job, b: Job) -> Found:
         yield ("first_flow_id",
                f"flows {first_b}..{last_b} overlap flows {first_a}..{last_a} of job {a.name!r}; "
                f"expected {last_a + 1} or more")  # fmt: skip
+
+
+def _wiring(job: Job) -> tuple[object, ...]:
+    switches = {switch.name: (switch.device_id, frozenset(switch.ports)) for switch in job.switches}
+    return switches, {frozenset(trunk.ends) for trunk in job.trunks}
 
 
 def _names(names: set[str]) -> str:

@@ -7,10 +7,20 @@ from functools import cached_property
 from ipaddress import IPv4Address
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+)
 
+from jobspec.errors import JobError, Problem
 from jobspec.frame import HEADER_BYTES
 from jobspec.schedule import DEFAULT_FRAME_PAYLOAD, FlowShape
+from jobspec.trunks import TrunkGraph
 
 _MAC = re.compile(r"^[0-9a-f]{2}(:[0-9a-f]{2}){5}$")
 IPV4_TCP_HEADERS = 40
@@ -59,7 +69,7 @@ class _Strict(BaseModel):
 
 
 class SwitchSpec(_Strict):
-    """The switch that the job's hosts are attached to."""
+    """A switch that the job's hosts and shadow nodes are attached to."""
 
     name: Name = "s1"
     """Name in the fabric and in reports."""
@@ -67,6 +77,20 @@ class SwitchSpec(_Strict):
     """P4Runtime device id."""
     ports: Annotated[list[SwitchPort], BeforeValidator(_listed_ports), Field(min_length=1)]
     """Ports that exist; a single number n is short for 1..n."""
+
+
+class Trunk(_Strict):
+    """A link between two switches."""
+
+    between: list[Name] = Field(min_length=2, max_length=2)
+    """The switches."""
+    ports: list[SwitchPort] = Field(min_length=2, max_length=2)
+    """The port at each, in the same order."""
+
+    @property
+    def ends(self) -> tuple[tuple[str, int], tuple[str, int]]:
+        """Switch and port at both ends."""
+        return (self.between[0], self.ports[0]), (self.between[1], self.ports[1])
 
 
 class Network(_Strict):
@@ -90,8 +114,10 @@ class Host(_Strict):
 
     name: Name
     """Unique name."""
+    switch: Name | None = None
+    """Switch that it is attached to; None stands for the job's only one."""
     port: SwitchPort
-    """Switch port that it is attached to."""
+    """Port of the switch."""
     mac: Mac
     """MAC address of the training NIC."""
     ip: IPv4Address
@@ -103,8 +129,10 @@ class ShadowNode(_Strict):
 
     name: Name
     """Unique name."""
+    switch: Name | None = None
+    """Switch that it is attached to; None stands for the job's only one."""
     port: SwitchPort
-    """Switch port that it is attached to."""
+    """Port of the switch."""
     mac: Mac
     """MAC address that replicas are sent to."""
     ip: IPv4Address
@@ -192,8 +220,12 @@ class Job(_Strict):
     """Unique name of the job."""
     id: int = Field(default=1, ge=0, le=65535)
     """Number in frame headers."""
-    switch: SwitchSpec
-    """The switch."""
+    sole_switch: SwitchSpec | None = Field(default=None, alias="switch")
+    """The switch, where there is one; read `switch` or `switches`."""
+    several_switches: list[SwitchSpec] = Field(default_factory=list, alias="switches")
+    """The switches, where there are several; read `switches`."""
+    trunks: list[Trunk] = Field(default_factory=list)
+    """Links between switches; together they form a tree."""
     network: Network = Field(default_factory=Network)
     """The links."""
     dscp: DscpSpec = Field(default_factory=DscpSpec)
@@ -212,6 +244,61 @@ class Job(_Strict):
     """Ranks send the digest of their parameters each step; a step is published only when the shadow's is equal."""
     workload: Workload = Field(default_factory=Workload)
     """What the testbed trains."""
+
+    @model_serializer(mode="wrap")
+    def _written(self, inner: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Write what a job file has: one of ``switch`` and ``switches``, and nothing for what was not said."""
+        names = {"sole_switch": "switch", "several_switches": "switches"}
+        plain = {names.get(key, key): value for key, value in inner(self).items()}
+        for key in ("hosts", "shadows"):
+            plain[key] = [{k: v for k, v in end.items() if (k, v) != ("switch", None)} for end in plain[key]]
+        return {key: value for key, value in plain.items() if value or key not in ("switch", "switches", "trunks")}
+
+    @property
+    def switches(self) -> tuple[SwitchSpec, ...]:
+        """All switches, the same whether the file names one or several."""
+        return (*([self.sole_switch] if self.sole_switch else []), *self.several_switches)
+
+    @property
+    def switch(self) -> SwitchSpec:
+        """The job's only switch.
+
+        Raises:
+            JobError: there are several.
+        """
+        return self.switch_named(None)
+
+    def switch_named(self, name: str | None) -> SwitchSpec:
+        """Return the switch called `name`, or the only one for None.
+
+        Raises:
+            JobError: no switch has that name, or None does not tell which of several is meant.
+        """
+        if name is None and len(self.switches) == 1:
+            return self.switches[0]
+        for switch in self.switches:
+            if switch.name == name:
+                return switch
+        known = ", ".join(switch.name for switch in self.switches)
+        if name is None:
+            message = f"job {self.name!r} has several ({known}), and none was named (--switch)"
+        else:
+            message = f"job {self.name!r} has no switch {name!r}; expected one of {known}"
+        raise JobError([Problem("switch", message)])
+
+    def switch_of(self, end: Host | ShadowNode) -> SwitchSpec:
+        """Return the switch that `end` is attached to."""
+        return self.switch_named(end.switch)
+
+    @cached_property
+    def trunk_graph(self) -> TrunkGraph:
+        """How trunks join the switches."""
+        return TrunkGraph(tuple(switch.name for switch in self.switches), tuple(trunk.ends for trunk in self.trunks))
+
+    def port_towards(self, switch: str, end: Host | ShadowNode) -> int:
+        """Return the port by which `switch` reaches `end`: the end's own, or that of the trunk on the way."""
+        home = self.switch_of(end).name
+        return end.port if home == switch else self.trunk_graph.port_towards(switch, home)
 
     @property
     def mss(self) -> int:

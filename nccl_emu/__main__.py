@@ -31,14 +31,24 @@ def _seconds(text: str) -> float:
     return value
 
 
+def _names(text: str) -> tuple[str, ...]:
+    names = tuple(text.split(","))
+    if not all(names) or len(set(names)) != len(names):
+        raise argparse.ArgumentTypeError(f"{text!r}, expected names of interfaces, each once")
+    return names
+
+
 def parse_options(arguments: Sequence[str]) -> RankOptions:
     """Read the command line; prints a message and exits with status 2 where it is wrong."""
     parser = argparse.ArgumentParser(prog="python -m nccl_emu", description="Train one data-parallel rank.")
     parser.add_argument("--job", type=Path, required=True, help="job file")
     parser.add_argument("--group", required=True, help="DP group of the job")
     parser.add_argument("--rank", type=int, required=True, help="position in the group's ring, from 0")
-    parser.add_argument("--iface", required=True, help="network interface of the rank")
-    parser.add_argument("--side-channel", required=True, help="the shadow node: host:port or unix:/path")
+    parser.add_argument(
+        "--iface", type=_names, required=True, help="network interface of the rank; NAME,NAME is one and its backup"
+    )
+    parser.add_argument("--side-channel", required=True, action="append", metavar="ADDRESS",
+                        help="a shadow node: host:port or unix:/path; once for each node of the group")  # fmt: skip
     parser.add_argument("--epoch", type=_positive, default=1, help="incarnation of the communicator (1)")
     parser.add_argument("--iterations", type=_positive, required=True, help="last step to train")
     parser.add_argument("--seed", type=int, default=0, help="seed of everything random (0)")
@@ -50,8 +60,8 @@ def parse_options(arguments: Sequence[str]) -> RankOptions:
         job=a.job,
         group=a.group,
         rank=a.rank,
-        interface=a.iface,
-        side_channel=a.side_channel,
+        interfaces=a.iface,
+        side_channels=tuple(a.side_channel),
         epoch=a.epoch,
         iterations=a.iterations,
         seed=a.seed,

@@ -6,15 +6,16 @@ import contextlib
 import random
 import select
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from jobspec.loader import load_job
 from jobspec.model import Group, Job
 from jobspec.recovery_point import read_recovery_point
+from nccl_emu.bond import Bond
 from nccl_emu.errors import LinkError, SideChannelError, TrainerError
-from nccl_emu.packet_socket import PacketSocket
+from nccl_emu.fan_out import FanOutSideChannel
 from nccl_emu.rank_node import RankNode
 from nccl_emu.record_sender import RecordSender
 from nccl_emu.reporter import Reporter
@@ -22,7 +23,7 @@ from nccl_emu.restore import restore_trainer
 from nccl_emu.side_channel import GrpcSideChannel
 from nccl_emu.signals import StopSignals
 from nccl_emu.step_meter import StepMeter
-from nccl_emu.trainer import DataParallelTrainer
+from nccl_emu.trainer import DataParallelTrainer, run_seed
 
 _FLUSH_SECONDS = 5.0
 """Time for the queued step records after an error: the shadow can then still publish the steps before it."""
@@ -40,10 +41,10 @@ class RankOptions:
     """DP group."""
     rank: int
     """Position in the group's ring."""
-    interface: str
-    """Network interface of the rank."""
-    side_channel: str
-    """Address of the shadow node: ``host:port`` or ``unix:/path``."""
+    interfaces: tuple[str, ...]
+    """Network interfaces of the rank, the preferred one first; several are used as with active-backup bonding."""
+    side_channels: tuple[str, ...]
+    """Address of each shadow node of the group: ``host:port`` or ``unix:/path``."""
     epoch: int
     """Incarnation of the communicator, from 1."""
     iterations: int
@@ -62,7 +63,7 @@ class RankDriver:
     """Trains one rank to its last step."""
 
     def __init__(self, options: RankOptions, reporter: Reporter, signals: StopSignals) -> None:
-        """Read the job, build or restore the trainer, open the interface.
+        """Read the job, build or restore the trainer, open the interfaces.
 
         Args:
             options: what to do.
@@ -82,8 +83,9 @@ class RankDriver:
         self._reporter = reporter
         self._signals = signals
         self._node = RankNode(self.job, self.group, options.rank)
-        self._shadow = GrpcSideChannel(options.side_channel, options.timeout)
-        self._socket = PacketSocket(options.interface)
+        self._channels = [GrpcSideChannel(address, options.timeout) for address in options.side_channels]
+        self._shadow = FanOutSideChannel(self._channels)
+        self._socket = Bond(options.interfaces)
 
     def run(self) -> None:
         """Connect, train every step, and close in good order.
@@ -92,27 +94,31 @@ class RankDriver:
             EmulatorError: a peer or the shadow failed, or nothing moved for too long.
             Stopped: a signal came.
         """
-        sender = RecordSender(self._shadow, self._reporter.record_lost)
+        # One for each node: what one does not take must not hold up what the others get.
+        senders = [RecordSender(channel, self._reporter.record_lost) for channel in self._channels]
         try:
             self._join()
             meter = StepMeter(self._node, self.trainer)
             for step in range(self.trainer.step + 1, self.options.iterations + 1):
-                self._train(step, sender, meter)
+                self._train(step, senders, meter)
             self._node.close(time.monotonic())
             self._run_until(lambda: self._node.closed)
-            if not sender.finish(self.options.timeout):
-                message = f"step records still wait after {self.options.timeout} s"
-                raise SideChannelError("RecordStep", "DEADLINE_EXCEEDED", message, self.options.side_channel)
+            for sender, channel in zip(senders, self._channels, strict=True):
+                if not sender.finish(self.options.timeout):
+                    message = f"step records still wait after {self.options.timeout} s"
+                    raise SideChannelError("RecordStep", "DEADLINE_EXCEEDED", message, channel.address)
         except BaseException:
             # As a kernel does for a process that dies: the peers need not wait for their timeouts.
             self._node.abort(time.monotonic())
             with contextlib.suppress(LinkError):  # the first error is the one to tell
                 self._socket.send(self._node.take_frames())
-            sender.finish(min(_FLUSH_SECONDS, self.options.timeout))
+            for sender in senders:
+                sender.finish(min(_FLUSH_SECONDS, self.options.timeout))
             raise
         finally:
             self._socket.close()
-            self._shadow.close()
+            for channel in self._channels:
+                channel.close()
         self._reporter.done(self.trainer.step, self.trainer.accuracy())
 
     def _trainer(self) -> DataParallelTrainer:
@@ -130,7 +136,7 @@ class RankDriver:
                 self._shadow.upload_state(group, options.epoch, self.trainer.state_safetensors())
         else:
             self._await_epoch()
-        rng = random.Random(f"{options.seed}/{options.epoch}/{options.rank}")
+        rng = random.Random(f"{run_seed(options.seed, self.group)}/{options.epoch}/{options.rank}")
         self._node.connect(options.epoch, first_step, self.trainer.layout, time.monotonic(), rng)
         for flow_id, source_port in self._node.flows_to_open():
             self._shadow.open_flow(group, options.epoch, flow_id, source_port)
@@ -150,14 +156,16 @@ class RankDriver:
             message = f"the shadow knows epoch {epoch} already, epoch {self.options.epoch} is over"
             raise LinkError("epoch", message)
 
-    def _train(self, step: int, sender: RecordSender, meter: StepMeter) -> None:
+    def _train(self, step: int, senders: Sequence[RecordSender], meter: StepMeter) -> None:
         trainer, node = self.trainer, self._node
         trainer.compute(step)
         node.start_all_reduce(step, trainer.buckets, time.monotonic())
         self._run_until(lambda: node.done)
         trainer.apply(step)
         applied_at = time.monotonic()
-        sender.send(trainer.step_record(step, self.options.epoch))
+        record = trainer.step_record(step, self.options.epoch)
+        for sender in senders:
+            sender.send(record)
         state = trainer.state_safetensors()
         result = meter.result(state, applied_at)
         self._reporter.step(result, state if self.options.rank == 0 else None)
@@ -188,9 +196,8 @@ class RankDriver:
             wire.send(node.take_frames())
 
     def _wait(self, seconds: float) -> None:
-        readers = [self._socket.fileno(), self._signals.fileno()]
-        writers = [self._socket.fileno()] if self._socket.waiting else []
-        select.select(readers, writers, [], seconds)
+        readers = [*self._socket.readers(), self._signals.fileno()]
+        select.select(readers, self._socket.writers(), [], seconds)
 
 
 def _group(job: Job, name: str) -> Group:

@@ -90,6 +90,10 @@ class PacketSocket:
                 self.lost_sends += 1
             self._waiting.popleft()
 
+    def forget_waiting(self) -> None:
+        """Drop the frames that wait."""
+        self._waiting.clear()
+
     def close(self) -> None:
         """Close the socket."""
         self._socket.close()

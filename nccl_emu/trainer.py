@@ -33,6 +33,11 @@ from nccl_emu.optimizers import build_optimizer, build_scheduler, options_json, 
 from nccl_emu.tensors import TORCH_DTYPES, bytes_of
 
 
+def run_seed(seed: int, group: Group) -> int:
+    """Return the seed of one group of a run, so that different groups train different models; group 0 has the run's."""
+    return derived_seed(seed, "group", group.id) if group.id else seed
+
+
 class DataParallelTrainer:
     """Model, optimizer, schedule, data and random numbers of one rank."""
 
@@ -43,7 +48,7 @@ class DataParallelTrainer:
             job: the job, whose workload is trained.
             group: the DP group.
             rank: position in the group's ring.
-            seed: of weights, data order and dropout.
+            seed: of the run: weights, data order and dropout follow from it and the group's number.
             digits: the data set, to share it between ranks of one process; loaded where None.
 
         Raises:
@@ -58,9 +63,10 @@ class DataParallelTrainer:
         """Steps applied."""
         self.digits = digits or Digits.load()
         samples = len(self.digits.labels)
-        self.sampler = ShardedSampler(samples, work.batch_size, ranks, rank, derived_seed(seed, "data"))
-        self.generator = torch.Generator().manual_seed(derived_seed(seed, "dropout", rank))
-        self.model = build_mlp(work.hidden, work.dropout, derived_seed(seed, "weights"), self.generator)
+        own = run_seed(seed, group)
+        self.sampler = ShardedSampler(samples, work.batch_size, ranks, rank, derived_seed(own, "data"))
+        self.generator = torch.Generator().manual_seed(derived_seed(own, "dropout", rank))
+        self.model = build_mlp(work.hidden, work.dropout, derived_seed(own, "weights"), self.generator)
         self.params = dict(self.model.named_parameters())
         self.optimizer = build_optimizer(work.optimizer, self.params.values())
         self.scheduler = build_scheduler(work.schedule, self.optimizer)

@@ -40,7 +40,9 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m shadow_rx", description="Run one shadow node of a job.")
     parser.add_argument("--job", required=True, type=Path, help="job file (YAML)")
     parser.add_argument("--shadow", required=True, help="name of this node in the job file")
-    parser.add_argument("--iface", required=True, help="interface that replicas arrive on")
+    parser.add_argument(
+        "--iface", required=True, action="append", help="interface that replicas arrive on; repeated for several"
+    )
     parser.add_argument("--listen", required=True, help="side channel: host:port or unix:/path")
     parser.add_argument("--store", type=Path, help="directory for recovery points; without it they stay in memory")
     parser.add_argument("--events", type=Path, help="append one JSON line for every step gained or lost")
@@ -93,7 +95,7 @@ def _run(arguments: argparse.Namespace) -> int:
             job=core.job.name,
             shadow=core.shadow,
             groups=list(core.groups),
-            interface=arguments.iface,
+            interfaces=arguments.iface,
             listen=server.address,
             pid=os.getpid(),
         )

@@ -1,4 +1,4 @@
-"""Capture of replicas from a network interface, in a thread that feeds the node in batches."""
+"""Capture of replicas from network interfaces, in a thread that feeds the node in batches."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import select
 import socket
 import struct
 import threading
+from collections.abc import Sequence
 
 from scapy.arch.linux import L2ListenSocket
 
@@ -24,29 +25,36 @@ _PACKET_STATISTICS = 6
 
 
 class LiveCapture:
-    """Captures from one interface until it is stopped.
+    """Captures until it is stopped, from one interface or from several.
 
     A packet socket sees frames before the kernel's own IP, so the replica address needs not belong to the
     node (it must not, or the kernel would answer each replica with a reset).
+
+    A node that is attached to a switch and to its standby captures on both: a replica has its position in it, so it
+    does not matter which way it came, nor in which order.
+
+    Attributes:
+        error: which interfaces were given up by and by and why (they vanished or were set down), None while none was.
     """
 
-    def __init__(self, node: ShadowNode, interface: str) -> None:
-        """Open a promiscuous packet socket on `interface`; frames that arrive from now on are captured.
+    def __init__(self, node: ShadowNode, interfaces: Sequence[str]) -> None:
+        """Open a promiscuous packet socket on each interface; frames that arrive from now on are captured.
 
         Raises:
             OSError: no such interface, or no permission (CAP_NET_RAW).
         """
         self._node = node
-        self._socket = L2ListenSocket(iface=interface, promisc=True)
+        self._sockets: dict[int, L2ListenSocket] = {}
+        self._names: dict[int, str] = {}
         try:
-            self._socket.ins.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, RECEIVE_BUFFER_BYTES)
-        except PermissionError:
-            self._socket.ins.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
-        self._socket.ins.setblocking(False)
+            for interface in interfaces:
+                self._open(interface)
+        except BaseException:
+            self._close_sockets()
+            raise
         self._wake_read, self._wake_write = os.pipe()
         self._thread = threading.Thread(target=self._run, name="shadow-capture", daemon=True)
         self.error: str | None = None
-        """Why capturing ended by itself (the interface vanished), None while it did not."""
 
     def start(self) -> None:
         """Start to feed the node."""
@@ -57,42 +65,58 @@ class LiveCapture:
         os.write(self._wake_write, b"x")
         if self._thread.ident is not None:
             self._thread.join()
-        self._socket.close()
+        self._close_sockets()
         os.close(self._wake_read)
         os.close(self._wake_write)
 
+    def _open(self, interface: str) -> None:
+        wire = L2ListenSocket(iface=interface, promisc=True)
+        descriptor = wire.ins.fileno()
+        self._sockets[descriptor], self._names[descriptor] = wire, interface
+        try:
+            wire.ins.setsockopt(socket.SOL_SOCKET, _SO_RCVBUFFORCE, RECEIVE_BUFFER_BYTES)
+        except PermissionError:
+            wire.ins.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, RECEIVE_BUFFER_BYTES)
+        wire.ins.setblocking(False)
+
+    def _close_sockets(self) -> None:
+        for wire in self._sockets.values():
+            wire.close()
+
     def _run(self) -> None:
         poll = select.poll()
-        poll.register(self._socket.ins, select.POLLIN)
+        for descriptor in self._sockets:
+            poll.register(descriptor, select.POLLIN)
         poll.register(self._wake_read, select.POLLIN)
+        working = set(self._sockets)
         stopping = False
-        while not stopping:
+        while not stopping and working:
             stopping = any(descriptor == self._wake_read for descriptor, _ in poll.poll())
-            try:
-                while self._take_batch():
-                    continue
-            except OSError as error:
-                self.error = str(error)
-                return
+            # What was captured before `stop` is handed over too, also where poll did not name its socket.
+            for descriptor in sorted(working):
+                try:
+                    while self._take_batch(self._sockets[descriptor]):
+                        continue
+                except OSError as error:
+                    poll.unregister(descriptor)
+                    working.remove(descriptor)
+                    trouble = f"interface {self._names[descriptor]}: {error}"
+                    self.error = f"{self.error}; {trouble}" if self.error else trouble
 
-    def _take_batch(self) -> int:
+    def _take_batch(self, wire: L2ListenSocket) -> int:
         """Hand at most one batch to the node; return how many frames it had."""
         frames: list[bytes] = []
         while len(frames) < _BATCH:
             try:
-                _, frame, _ = self._socket.recv_raw()
+                _, frame, _ = wire.recv_raw()
             except BlockingIOError:
                 break
             if frame:
                 frames.append(frame)
         if frames:
             self._node.on_frames(frames)
-        dropped = self._kernel_drops()
+        # Frames that the kernel dropped since the last call, for want of buffer space.
+        dropped = int(struct.unpack("II", wire.ins.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8))[1])
         if dropped:
             self._node.count_kernel_drops(dropped)
         return len(frames)
-
-    def _kernel_drops(self) -> int:
-        """Return the frames that the kernel dropped since the last call, for want of buffer space."""
-        statistics = self._socket.ins.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8)
-        return int(struct.unpack("II", statistics)[1])

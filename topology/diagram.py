@@ -1,4 +1,4 @@
-"""The topology of a job as SVG: ranks around the switch, ring edges, the path of the replicas. Pure."""
+"""The topology of a job with one switch as SVG: ranks around it, ring edges, the path of the replicas. Pure."""
 
 from __future__ import annotations
 
@@ -7,14 +7,24 @@ from dataclasses import dataclass
 from xml.etree.ElementTree import Element
 
 from jobspec.model import Host, Job, ShadowNode
+from topology.diagram_parts import (
+    CARD_HEIGHT,
+    CARD_WIDTH,
+    SHADOW_PITCH,
+    SHADOW_WIDTH,
+    arrow_heads,
+    clip,
+    group_class,
+    port_badge,
+    shadow_card,
+    switch_box,
+)
 from topology.svg import drawing, lines, number, path, svg
 
 CARDS = 8
 """Up to this many ranks are drawn as cards with address and port, more as numbered circles."""
 UPRIGHT_LABELS = 20
 """Up to this many circles have level labels, more have labels that point outwards."""
-CARD_WIDTH, CARD_HEIGHT = 112.0, 48.0
-SHADOW_WIDTH, SHADOW_HEIGHT, SHADOW_PITCH = 168.0, 78.0, 96.0
 PATH_ROOM = 168.0
 """Pixels between the ring and the shadow nodes, for the name of the replicas' path."""
 
@@ -43,15 +53,15 @@ def render_topology(job: Job, switch: str) -> Element:
     shadow_x = ring.cx + ring.rx + PATH_ROOM
     width = shadow_x + SHADOW_WIDTH + 12
     height = 2 * ring.cy
-    parts = [_heads(), *_links(ring, hosts), *_edges(job, ring, hosts)]
+    parts = [arrow_heads(), *_links(ring, hosts), *_edges(job, ring, hosts)]
     tops = [ring.cy + (i - (len(shadows) - 1) / 2) * SHADOW_PITCH for i in range(len(shadows))]
     # All halos first, so that none cuts through another path where the paths part.
     parts += [svg("path", d=_path_to_shadow(ring, shadow_x, y), class_="replica-halo") for y in tops]
     for shadow, y in zip(shadows, tops, strict=True):
         parts += _replica_path(job, shadow, ring, shadow_x, y)
-    parts.append(_switch(job, switch, ring))
+    parts.append(switch_box(job, job.switch, switch, ring.cx, ring.cy))
     parts += [_rank(job, host, ring, i, len(hosts)) for i, host in enumerate(hosts)]
-    parts += [_shadow(job, shadow, shadow_x, y) for shadow, y in zip(shadows, tops, strict=True)]
+    parts += [shadow_card(job, shadow, shadow_x, y) for shadow, y in zip(shadows, tops, strict=True)]
     title = f"Topology of job {job.name}: {len(hosts)} ranks around switch {job.switch.name}"
     return drawing("topology", title, _describe(job, hosts, shadows), width, height, *parts)
 
@@ -88,15 +98,6 @@ def _ring(ranks: int, shadows: int) -> _Ring:
     )
 
 
-def _heads() -> Element:
-    head = svg("path", d="M0 0 L9 4.5 L0 9 z", class_="replica-head")
-    marker = svg(
-        "marker", head, id="topology-head", markerWidth=9, markerHeight=9, refX=7.5, refY=4.5, orient="auto",
-        markerUnits="userSpaceOnUse",
-    )  # fmt: skip
-    return svg("defs", marker)
-
-
 def _links(ring: _Ring, hosts: list[Host]) -> list[Element]:
     parts = []
     for angle, host in zip(ring.angles, hosts, strict=True):
@@ -105,19 +106,8 @@ def _links(ring: _Ring, hosts: list[Host]) -> list[Element]:
         parts.append(svg("line", hover, x1=ring.cx, y1=ring.cy, x2=x, y2=y, class_="link"))
     if len(hosts) <= CARDS:
         for angle, host in zip(ring.angles, hosts, strict=True):
-            parts.append(_port(host.port, *ring.at(angle, 0.5)))
+            parts.append(port_badge(host.port, *ring.at(angle, 0.5)))
     return parts
-
-
-def _port(port: int, x: float, y: float, style: str = "port") -> Element:
-    text = f"port {port}"
-    width = 14 + 6.2 * len(text)
-    return svg(
-        "g",
-        svg("rect", x=x - width / 2, y=y - 9, width=width, height=18, rx=9),
-        svg("text", text, x=x, y=y + 4, text_anchor="middle"),
-        class_=style,
-    )
 
 
 def _edges(job: Job, ring: _Ring, hosts: list[Host]) -> list[Element]:
@@ -133,11 +123,12 @@ def _edges(job: Job, ring: _Ring, hosts: list[Host]) -> list[Element]:
                     f"flow {', '.join(map(str, flows))}: a TCP connection through the switch on each channel",
                 ]
             )
-            parts += _edge(ring, place[name], place[successor], len(hosts), hover)
+            colour = group_class(job, group.name)
+            parts += _edge(ring, place[name], place[successor], len(hosts), hover, colour)
     return parts
 
 
-def _edge(ring: _Ring, start: int, end: int, ranks: int, hover: Element) -> list[Element]:
+def _edge(ring: _Ring, start: int, end: int, ranks: int, hover: Element, colour: str) -> list[Element]:
     """An arc of the ellipse to the neighbour, a curve through the inside to any other; an arrow on it."""
     a, b = ring.angles[start], ring.angles[end]
     (x1, y1), (x2, y2) = ring.at(a), ring.at(b)
@@ -158,8 +149,8 @@ def _edge(ring: _Ring, start: int, end: int, ranks: int, hover: Element) -> list
     size = 1.0 if ranks <= UPRIGHT_LABELS else 0.6
     arrow = f"translate({number(mx)} {number(my)}) rotate({number(turn)}) scale({number(size)})"
     return [
-        svg("path", hover, d=line, class_="ring"),
-        svg("path", d="M-6 -5.5 L7 0 L-6 5.5 z", transform=arrow, class_="ring-head"),
+        svg("path", hover, d=line, class_=f"ring{colour}"),
+        svg("path", d="M-6 -5.5 L7 0 L-6 5.5 z", transform=arrow, class_=f"ring-head{colour}"),
     ]
 
 
@@ -189,28 +180,17 @@ def _replica_path(job: Job, shadow: ShadowNode, ring: _Ring, shadow_x: float, y:
             text_anchor="middle",
             class_="replica-text halo",
         ),
-        _port(shadow.port, middle, y, "port replica-port"),
+        port_badge(shadow.port, middle, y, "port replica-port"),
     ]
-
-
-def _switch(job: Job, switch: str, ring: _Ring) -> Element:
-    x, y = ring.cx, ring.cy
-    return svg(
-        "g",
-        lines([f"switch {job.switch.name} ({switch}), P4Runtime device {job.switch.device_id}"]),
-        svg("rect", x=x - 62, y=y - 34, width=124, height=68, rx=10),
-        svg("text", _clip(job.switch.name, 14), x=x, y=y - 10, class_="name"),
-        svg("text", _clip(switch, 18), x=x, y=y + 7),
-        svg("text", f"P4, MTU {job.network.mtu}", x=x, y=y + 23),
-        class_="switch",
-    )
 
 
 def _rank(job: Job, host: Host, ring: _Ring, index: int, count: int) -> Element:
     roles = [(group.name, group.ring.index(host.name)) for group in job.groups if host.name in group.ring]
     angle = ring.angles[index]
     x, y = ring.at(angle)
-    rank = roles[0][1]
+    group, rank = roles[0]
+    style = f"rank{group_class(job, group)}"
+    address = f"{clip(group, 6)} · {host.ip}" if len(job.groups) > 1 else str(host.ip)
     hover = lines([f"{host.name}: {', '.join(f'rank {r} of {g}' for g, r in roles)}",
                    f"switch port {host.port}, {host.ip}, {host.mac}"])  # fmt: skip
     if count <= CARDS:
@@ -225,9 +205,9 @@ def _rank(job: Job, host: Host, ring: _Ring, index: int, count: int) -> Element:
                 height=CARD_HEIGHT,
                 rx=8,
             ),
-            svg("text", f"rank {rank} · {_clip(host.name, 7)}", x=x, y=y - 4, class_="name"),
-            svg("text", str(host.ip), x=x, y=y + 14),
-            class_="rank",
+            svg("text", f"rank {rank} · {clip(host.name, 7)}", x=x, y=y - 4, class_="name"),
+            svg("text", address, x=x, y=y + 14),
+            class_=style,
         )
     radius = 12.0 if count <= UPRIGHT_LABELS else 9.0
     return svg(
@@ -235,8 +215,8 @@ def _rank(job: Job, host: Host, ring: _Ring, index: int, count: int) -> Element:
         hover,
         svg("circle", cx=x, cy=y, r=radius),
         svg("text", str(rank), x=x, y=y + 4, class_="name" if count <= UPRIGHT_LABELS else "name tiny"),
-        _label(f"{_clip(host.name, 9)} · port {host.port}", ring, angle, radius + 7, count > UPRIGHT_LABELS),
-        class_="rank",
+        _label(f"{clip(host.name, 9)} · port {host.port}", ring, angle, radius + 7, count > UPRIGHT_LABELS),
+        class_=style,
     )
 
 
@@ -260,27 +240,3 @@ def _label(text: str, ring: _Ring, angle: float, distance: float, outwards: bool
         style=f"text-anchor:{'end' if flipped else 'start'}",
         class_="small",
     )
-
-
-def _shadow(job: Job, shadow: ShadowNode, x: float, y: float) -> Element:
-    ports = [shadow.base_port + flow.id for flow in job.flows if shadow in flow.shadows]
-    span = str(ports[0]) if len(ports) == 1 else f"{min(ports)}\N{EN DASH}{max(ports)}"
-    middle = x + SHADOW_WIDTH / 2
-    return svg(
-        "g",
-        lines(
-            [
-                f"shadow node {shadow.name}, switch port {shadow.port}",
-                f"{shadow.ip}, {shadow.mac}, replica id {shadow.rid}",
-            ]
-        ),
-        svg("rect", x=x, y=y - SHADOW_HEIGHT / 2, width=SHADOW_WIDTH, height=SHADOW_HEIGHT, rx=10),
-        svg("text", f"shadow · {_clip(shadow.name, 9)}", x=middle, y=y - 14, class_="name"),
-        svg("text", str(shadow.ip), x=middle, y=y + 5),
-        svg("text", f"TCP ports {span}", x=middle, y=y + 23),
-        class_="shadow",
-    )
-
-
-def _clip(text: str, most: int) -> str:
-    return text if len(text) <= most else text[: most - 1] + "…"

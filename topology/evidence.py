@@ -15,6 +15,7 @@ from jobspec.recovery_point import RecoveryPoint, RecoveryPointError, read_recov
 from jobspec.sidechannel.side_channel_pb2 import Status
 from topology.compare import first_difference
 from topology.results import Iteration
+from topology.roles import RunFiles, Track
 
 _WITH_ALL_BYTES = {GapReason.DIGEST_MISMATCH, GapReason.SIDE_CHANNEL_MISSING, GapReason.UNDECLARED_STATE}
 """Reasons that do not speak against the bytes of a gradient."""
@@ -32,7 +33,7 @@ def state_path(logs: Path, step: int) -> Path:
 
 @dataclass(frozen=True)
 class EpochEvidence:
-    """One epoch of one group."""
+    """One epoch of one group, as one of its shadow nodes followed it."""
 
     epoch: int
     """The epoch."""
@@ -50,6 +51,8 @@ class EpochEvidence:
     """Folder of the recovery points."""
     group: str
     """Name of the group."""
+    shadow: str
+    """Name of the shadow node."""
 
     def ranks_equal(self) -> bool:
         """Tell whether all ranks held byte-equal state after every step."""
@@ -69,9 +72,13 @@ class EpochEvidence:
         folder = point_path(self.checkpoints, self.group, self.epoch, step)
         return read_recovery_point(folder) if folder.exists() else None
 
-    def iterations(self) -> tuple[Iteration, ...]:
-        """Compare every step's recovery point with the trainer's state."""
-        start = min(self._times(), default=0.0)
+    @property
+    def began_at(self) -> float:
+        """Time of the first thing that was noted, 0 where nothing was."""
+        return min(self._times(), default=0.0)
+
+    def iterations(self, start: float) -> tuple[Iteration, ...]:
+        """Compare every step's recovery point with the trainer's state; times are counted from `start`."""
         return tuple(self._iteration(step, start) for step in sorted(self.ranks[0]))
 
     def _times(self) -> Iterable[float]:
@@ -96,6 +103,8 @@ class EpochEvidence:
         replicated = event.get("event") == "replicated"
         reason, detail = (None, None) if published else self._reason(step, event)
         return Iteration(
+            group=self.group,
+            shadow=self.shadow,
             step=step,
             loss=sum(line["loss"] for line in lines) / len(lines),
             wire_bytes=sum(line["frame_bytes"] for line in lines),
@@ -128,18 +137,27 @@ class EpochEvidence:
         return "unexplained", "the shadow gave no reason"
 
 
-def read_epoch(
-    logs: Path, ranks: int, events: Path, checkpoints: Path, group: str, epoch: int, status: Status
-) -> EpochEvidence:
-    """Read what an epoch left behind; `status` is the shadow's at its end."""
+def read_epoch(files: RunFiles, logs: Path, track: Track, epoch: int, status: Status) -> EpochEvidence:
+    """Read what an epoch left behind.
+
+    Args:
+        files: where the run's files lie.
+        logs: folder of the training run.
+        track: the group, and the shadow node that is looked at.
+        epoch: the epoch.
+        status: the shadow node's, at the epoch's end.
+    """
+    group = next(group for group in files.roles.job.groups if group.name == track[0])
+    folder, events = files.rank_logs(logs, group), files.events(track[1])
     by_rank: list[dict[int, dict[str, Any]]] = []
-    for rank in range(ranks):
-        lines = [json.loads(line) for line in (logs / f"rank-{rank}.jsonl").read_text().splitlines()]
+    for rank in range(len(group.ring)):
+        lines = [json.loads(line) for line in (folder / f"rank-{rank}.jsonl").read_text().splitlines()]
         by_rank.append({int(line["step"]): line for line in lines})
     seen: dict[int, dict[str, Any]] = {}
     for text in events.read_text().splitlines() if events.exists() else ():
         event = json.loads(text)
-        if (event["group"], event["epoch"]) == (group, epoch):
+        if (event["group"], event["epoch"]) == (group.name, epoch):
             seen[int(event["step"])] = event
     reasons = {gap.step: (gap.reason, gap.detail) for gap in status.gaps}
-    return EpochEvidence(epoch, by_rank, seen, reasons, dict(status.pending_bytes), logs, checkpoints, group)
+    pending = dict(status.pending_bytes)
+    return EpochEvidence(epoch, by_rank, seen, reasons, pending, folder, files.checkpoints(track[1]), *track)

@@ -1,17 +1,18 @@
-"""What the testbed asks of a fabric: a switch to install on, a shadow, and ranks that train and write logs."""
+"""What the testbed asks of a fabric: switches to install on, shadow nodes, and ranks that train and write logs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
 
 from jobspec.sidechannel.side_channel_pb2 import Status
+from topology.roles import Track
 
 OnStep = Callable[[int, float], None]
-"""Called as on_step(step, loss) when a rank has finished a step."""
+"""Called as on_step(step, mean loss) when all groups have finished a step."""
 
 
 @dataclass(frozen=True)
@@ -25,21 +26,21 @@ class TrainingPlan:
     last_step: int
     """Last step to train."""
     logs: Path
-    """Folder for the ranks' logs and states (`nccl_emu.steplog`)."""
-    resume_from: Path | None = None
-    """Recovery point to build the trainers from; None trains from the seed."""
+    """Folder for the ranks' logs and states (see `RunFiles.rank_logs`)."""
+    resume_from: Mapping[str, Path] = field(default_factory=dict)
+    """Recovery point to build the trainers from, by group; empty trains from the seed."""
 
 
 class Fabric(Protocol):
-    """A network with a switch, a shadow and ranks; a context manager that starts and stops everything."""
+    """A network with switches, shadow nodes and ranks; a context manager that starts and stops everything."""
 
     name: str
     """``inproc`` or ``mininet``."""
-    target: str
-    """P4Runtime address of the switch."""
+    targets: dict[str, str]
+    """P4Runtime address of each switch."""
 
     def __enter__(self) -> Self:
-        """Start the switch and the shadow."""
+        """Start switches and shadow nodes."""
         ...
 
     def __exit__(
@@ -49,13 +50,15 @@ class Fabric(Protocol):
         ...
 
     def train(self, plan: TrainingPlan, on_step: OnStep) -> float:
-        """Train one epoch; returns, when all ranks have ended, the accuracy of the final model on the data set (0..1).
+        """Train one epoch of all groups; returns, when all ranks have ended, the accuracy of the final models.
+
+        That is the share of the data set that a model classifies rightly (0..1), the mean over the groups.
 
         Raises:
             TestbedError: a rank failed or made no progress.
         """
         ...
 
-    def settle(self, step: int) -> Status:
-        """Wait until `step` is a recovery point or can never be one; return the shadow's status."""
+    def settle(self, step: int) -> dict[Track, Status]:
+        """Wait until `step` is a recovery point or can never be one; return the status of every track."""
         ...

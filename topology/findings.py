@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
 from topology.meanings import UNREPORTED, gap_meaning
 from topology.results import Iteration, RunResult
+from topology.roles import Track
 
 VIRTUAL_TIME_FABRIC = "inproc"
 """The fabric whose clock is the simulation's own."""
@@ -38,11 +39,14 @@ class Gap:
     """A `GapReason` value, or `UNREPORTED`."""
     detail: str | None
     """What the reason refers to."""
+    where: str = ""
+    """Group and shadow node, where there are several."""
 
     @property
     def steps(self) -> str:
-        """``step 7`` or ``steps 7-9``."""
-        return f"step {self.first}" if self.first == self.last else f"steps {self.first}-{self.last}"
+        """``step 7`` or ``steps 7-9``, after group and shadow node where there are several."""
+        steps = f"step {self.first}" if self.first == self.last else f"steps {self.first}-{self.last}"
+        return f"{self.where}, {steps}" if self.where else steps
 
     @property
     def meaning(self) -> str:
@@ -60,18 +64,85 @@ def is_wrong(iteration: Iteration) -> bool:
     return iteration.matches is False or (iteration.applied and iteration.matches is None)
 
 
+def by_track(iterations: Iterable[Iteration]) -> dict[Track, list[Iteration]]:
+    """Return the rows of each group and shadow node."""
+    tracks: dict[Track, list[Iteration]] = {}
+    for iteration in iterations:
+        tracks.setdefault((iteration.group, iteration.shadow), []).append(iteration)
+    return tracks
+
+
+def track_names(tracks: Iterable[Track]) -> dict[Track, str]:
+    """Return a name for each track: ``dp0 on sh1``, only the part that differs, or nothing for a single one."""
+    known = list(tracks)
+    groups, shadows = len({group for group, _ in known}), len({shadow for _, shadow in known})
+    names = {}
+    for group, shadow in known:
+        names[group, shadow] = " on ".join(
+            part for part, several in ((group, groups > 1), (shadow, shadows > 1)) if several
+        )
+    return names
+
+
+def track_columns(iterations: Iterable[Iteration]) -> list[str]:
+    """Return the fields of a row that tell it from others of its step: ``group`` and ``shadow``, where they differ."""
+    tracks = by_track(iterations)
+    return [name for i, name in enumerate(("group", "shadow")) if len({track[i] for track in tracks}) > 1]
+
+
 def gaps(iterations: Iterable[Iteration]) -> tuple[Gap, ...]:
-    """Return the gaps in order; consecutive steps with equal reason and detail are one."""
+    """Return the gaps, track by track in order; consecutive steps with equal reason and detail are one."""
+    tracks = by_track(iterations)
+    names = track_names(tracks)
+    return tuple(gap for track, rows in tracks.items() for gap in _gaps(rows, names[track]))
+
+
+def _gaps(iterations: Iterable[Iteration], where: str) -> list[Gap]:
     found: list[Gap] = []
     for iteration in iterations:
         if not is_gap(iteration):
             continue
         step, reason = iteration.step, iteration.reason or UNREPORTED
         if found and found[-1].last + 1 == step and (found[-1].reason, found[-1].detail) == (reason, iteration.detail):
-            found[-1] = Gap(found[-1].first, step, reason, iteration.detail)
+            found[-1] = Gap(found[-1].first, step, reason, iteration.detail, where)
         else:
-            found.append(Gap(step, step, reason, iteration.detail))
-    return tuple(found)
+            found.append(Gap(step, step, reason, iteration.detail, where))
+    return found
+
+
+def combined(iterations: Sequence[Iteration]) -> list[Iteration]:
+    """Return one row for each step: all groups and shadow nodes together.
+
+    Bytes are summed (what ranks sent counts once for a group), the loss is the mean over the groups, and a step is
+    complete, applied and equal where it is so on every track. It is over when the slowest track is.
+    """
+    steps: dict[int, list[Iteration]] = {}
+    for iteration in iterations:
+        steps.setdefault(iteration.step, []).append(iteration)
+    names = track_names(by_track(iterations))
+    return [_combined(rows, names) if len(rows) > 1 else rows[0] for rows in steps.values()]
+
+
+def _combined(rows: Sequence[Iteration], names: Mapping[Track, str]) -> Iteration:
+    groups = list({row.group: row for row in rows}.values())
+    bad = next((row for row in rows if is_gap(row)), None) or next((row for row in rows if is_wrong(row)), rows[0])
+    published = [row.published_at for row in rows]
+    answers = {row.matches for row in rows}
+    return Iteration(
+        step=bad.step,
+        loss=sum(row.loss for row in groups) / len(groups),
+        wire_bytes=sum(row.wire_bytes for row in groups),
+        tagged_payload_bytes=sum(row.tagged_payload_bytes for row in groups),
+        replica_payload_bytes=sum(row.replica_payload_bytes for row in rows),
+        complete=all(row.complete for row in rows),
+        applied=all(row.applied for row in rows),
+        matches=False if False in answers else None if None in answers else True,
+        mismatch=bad.mismatch,
+        reason=f"{names[bad.group, bad.shadow]}: {bad.reason}" if bad.reason else None,
+        detail=bad.detail,
+        trained_at=max(row.trained_at for row in rows),
+        published_at=None if None in published else max(when for when in published if when is not None),
+    )
 
 
 def step_ranges(steps: Iterable[int]) -> str:
@@ -88,9 +159,9 @@ def step_ranges(steps: Iterable[int]) -> str:
 def checks(result: RunResult) -> tuple[Check, ...]:
     """Return every claim of the testbed; `RunResult.passed` is true exactly where all of them hold."""
     run, again = result.iterations, result.restart.iterations
-    wrong = [i.step for i in run if is_wrong(i)]
-    wrong_again = [i.step for i in again if is_wrong(i)]
-    without = step_ranges(i.step for i in run if is_gap(i))
+    wrong = _steps(i for i in run if is_wrong(i))
+    wrong_again = _steps(i for i in again if is_wrong(i))
+    without = _steps(i for i in run if is_gap(i))
     followed = sum(i.verified for i in again)
     restart = result.restart
     return (
@@ -98,13 +169,13 @@ def checks(result: RunResult) -> tuple[Check, ...]:
             result.verified == len(run),
             "Every iteration has a recovery point that equals the trainer bit for bit",
             f"{result.verified} of {len(run)} verified"
-            + (f"; none for {_steps(without)}" if without else ""),
+            + (f"; none for {without}" if without else ""),
         ),
         Check(
             not wrong and not wrong_again,
             "No checkpoint was published that differs from the trainer",
             "; ".join(
-                f"published and not proven equal{where}: {_steps(step_ranges(steps))}"
+                f"published and not proven equal{where}: {steps}"
                 for where, steps in (("", wrong), (" in the restarted run", wrong_again))
                 if steps
             )
@@ -129,18 +200,25 @@ def checks(result: RunResult) -> tuple[Check, ...]:
     )  # fmt: skip
 
 
-def _steps(ranges: str) -> str:
-    return f"step {ranges}" if ranges.isdigit() else f"steps {ranges}"
+def _steps(iterations: Iterable[Iteration]) -> str:
+    """Return the steps of rows as text, with group and shadow node where there are several; empty for no rows."""
+    tracks = by_track(iterations)
+    parts = []
+    for track, rows in tracks.items():
+        ranges = step_ranges(row.step for row in rows)
+        steps = f"step {ranges}" if ranges.isdigit() else f"steps {ranges}"
+        parts.append(f"{steps} ({' on '.join(track)})" if len(tracks) > 1 else steps)
+    return "; ".join(parts)
 
 
 def replication_factor(result: RunResult) -> float | None:
-    """Return how many times per complete step the shadow placed one gradient and its frame headers.
+    """Return how many times per complete step a shadow node placed one gradient and its frame headers.
 
     1.0 is the aim: hop 0 of the all-gather carries each reduced byte once. None where no step is complete.
     """
-    complete = [i.replica_payload_bytes for i in result.iterations if i.complete]
-    once = result.gradient_bytes + result.header_bytes
-    return sum(complete) / (len(complete) * once) if complete and once else None
+    complete = [i for i in result.iterations if i.complete]
+    wanted = sum(result.once(i.group) for i in complete)
+    return sum(i.replica_payload_bytes for i in complete) / wanted if wanted else None
 
 
 def lag_seconds(iteration: Iteration) -> float | None:

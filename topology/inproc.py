@@ -1,4 +1,4 @@
-"""The in-process fabric: the simulation with the embedded switch, P4Runtime and the side channel over real gRPC."""
+"""The in-process fabric: the simulation with embedded switches, P4Runtime and the side channel over real gRPC."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from typing import Self
 
 import torch
 
-from jobspec.model import Job
+from jobspec.model import Group, Job
+from jobspec.model import ShadowNode as ShadowSpec
 from jobspec.recovery_point import read_recovery_point
 from jobspec.sidechannel.side_channel_pb2 import Status
 from nccl_emu.digits import Digits
+from nccl_emu.fan_out import FanOutSideChannel
 from nccl_emu.reporter import Reporter
 from nccl_emu.restore import restore_trainer
 from nccl_emu.side_channel import GrpcSideChannel
@@ -35,7 +37,8 @@ from topology.faults import Fault, FaultyLink
 from topology.links import Impairments, Link
 from topology.port_captures import PortCaptures
 from topology.ring_simulation import RingSimulation, ShadowHost
-from topology.simulation import Simulation
+from topology.roles import Roles, RunFiles, Track, place_of
+from topology.simulation import Forward, Place, Simulation
 
 
 class InprocFabric:
@@ -47,95 +50,124 @@ class InprocFabric:
         """Prepare the fabric.
 
         Args:
-            job: the job, with one group and one shadow node.
+            job: the job.
             out: folder for captures, events and checkpoints.
             seed: of ISNs, source ports and faults.
-            faults: damage to replicas in the first epoch.
+            faults: damage, in the first epoch, to what the first shadow node is sent.
         """
         self.job = job
-        self.target = ""
-        self._group = job.groups[0]
-        self._shadow_spec = job.shadow(self._group.shadows[0])
+        self.targets: dict[str, str] = {}
+        self._roles = Roles(job)
+        self._files = RunFiles(out, self._roles)
         self._out = out
         self._seed = seed
         self._faults = faults
         self._stack = ExitStack()
+        self._shadows: dict[str, GrpcSideChannel] = {}
 
     def __enter__(self) -> Self:
-        """Start switch and shadow."""
-        torch.set_num_threads(1)  # as rank and shadow processes do
-        job, stack = self.job, self._stack
-        device = Device(job.switch.device_id)
-        server = serve_switch(device)
-        stack.callback(server.close)
-        self.target = server.address
-        captures = PortCaptures(self._out, {port: f"{job.switch.name}-eth{port}" for port in _used_ports(job)})
-        stack.callback(captures.close)
-        self._simulation = Simulation(lambda port, frame, now: device.inject(port, frame, int(now * 1e6)), captures.tap)
-        publisher = DirectPublisher(RecoveryStore(self._out / "checkpoints"))
-        core = ShadowCore(job, self._shadow_spec.name)
-        events = EventLog(self._out / "events.jsonl")
-        stack.callback(events.close)
-        self._shadow = ShadowNode(core, lambda: self._simulation.now, publisher, events)
-        stack.callback(self._shadow.close)
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="checkmate-"))
-        shadow_server = serve_shadow(self._shadow, f"unix:{folder}/shadow.sock")
-        stack.callback(shadow_server.stop)
-        self._side_channel = GrpcSideChannel(shadow_server.address)
-        stack.callback(self._side_channel.close)
-        clean = Impairments()
-        self._replica_link = Link(clean, random.Random(self._seed))
-        self._simulation.attach(
-            self._shadow_spec.port, ShadowHost(self._shadow), Link(clean, random.Random(self._seed)), self._replica_link
-        )
-        self._digits = Digits.load()
+        """Start switches and shadow nodes."""
+        try:
+            self._start()
+        except BaseException:
+            self._stack.close()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop switch and shadow."""
+        """Stop switches and shadow nodes."""
         self._stack.close()
+
+    def _start(self) -> None:
+        torch.set_num_threads(1)  # as rank and shadow processes do
+        stack = self._stack
+        switches = {switch.name: self._start_switch(switch.name) for switch in self.job.switches}
+        captures = PortCaptures(self._out, self._roles.places)
+        stack.callback(captures.close)
+        self._simulation = Simulation(switches, captures.tap)
+        for trunk in self.job.trunks:
+            one, other = (Place(*end) for end in trunk.ends)
+            self._simulation.join(one, other, self._clean_link(), self._clean_link())
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="checkmate-")))
+        for index, spec in enumerate(self._roles.shadows):
+            self._start_shadow(spec, f"unix:{folder}/shadow-{index}.sock")
+        self._digits = Digits.load()
+
+    def _start_switch(self, name: str) -> Forward:
+        device = Device(self.job.switch_named(name).device_id)
+        server = serve_switch(device)
+        self._stack.callback(server.close)
+        self.targets[name] = server.address
+        return lambda port, frame, now: device.inject(port, frame, int(now * 1e6))
+
+    def _start_shadow(self, spec: ShadowSpec, address: str) -> None:
+        stack, simulation = self._stack, self._simulation
+        events = EventLog(self._files.events(spec.name))
+        stack.callback(events.close)
+        publisher = DirectPublisher(RecoveryStore(self._files.checkpoints(spec.name)))
+        node = ShadowNode(ShadowCore(self.job, spec.name), lambda: simulation.now, publisher, events)
+        stack.callback(node.close)
+        server = serve_shadow(node, address)
+        stack.callback(server.stop)
+        self._shadows[spec.name] = GrpcSideChannel(server.address)
+        stack.callback(self._shadows[spec.name].close)
+        simulation.attach(place_of(self.job, spec), ShadowHost(node), self._clean_link(), self._clean_link())
+
+    def _clean_link(self) -> Link:
+        return Link(Impairments(), random.Random(self._seed))
 
     def train(self, plan: TrainingPlan, on_step: OnStep) -> float:
         """Train one epoch; see `Fabric.train`."""
-        ranks = range(len(self._group.ring))
-        trainers = [self._trainer(rank, plan) for rank in ranks]
+        groups = self.job.groups
+        trainers = [[self._trainer(group, rank, plan) for rank in range(len(group.ring))] for group in groups]
         seed = f"{self._seed}/{plan.epoch}"  # new processes: ISNs and ports of their own
-        ring = RingSimulation(self.job, self._group, self._simulation, self._side_channel, seed)
-        link = self._replica_link
-        if plan.epoch == 1 and self._faults:
-            link = FaultyLink(
-                link, self.job, self._shadow_spec, trainers[0].layout, plan.first_step, self._faults, self._seed
-            )
-        self._simulation.replace_downlink(self._shadow_spec.port, link)
+        rings = [RingSimulation(self.job, g, self._simulation, self._side_channel(g), seed) for g in groups]
+        self._damage(plan, trainers[0][0])
         with ExitStack() as stack:
-            reporters = [Reporter(plan.logs, rank, plan.epoch, io.StringIO()) for rank in ranks]
-            for reporter in reporters:
+            reporters = [
+                [Reporter(self._files.rank_logs(plan.logs, group), rank, plan.epoch, io.StringIO())
+                 for rank in range(len(group.ring))] for group in groups
+            ]  # fmt: skip
+            for reporter in (one for of_group in reporters for one in of_group):
                 stack.callback(reporter.close)
-            ring.begin(trainers, plan.epoch)
-            meters = [StepMeter(node, trainer) for node, trainer in zip(ring.nodes, trainers, strict=True)]
+            for ring, members in zip(rings, trainers, strict=True):
+                ring.begin(members, plan.epoch)
+            meters = [[StepMeter(n, t) for n, t in zip(ring.nodes, ring.trainers, strict=True)] for ring in rings]
             for step in range(plan.first_step, plan.last_step + 1):
-                ring.compute(step)
-                ring.finish(step)
-                for rank, trainer in enumerate(trainers):
-                    state = trainer.state_safetensors()
-                    result = meters[rank].result(state, self._simulation.now)
-                    reporters[rank].step(result, state if rank == 0 else None)
-                on_step(step, sum(trainer.loss for trainer in trainers) / len(trainers))
-            ring.end()
-        return trainers[0].accuracy()
+                # All groups have their all-reduce on the network at the same time.
+                for ring in rings:
+                    ring.compute(step)
+                for ring, measured, told in zip(rings, meters, reporters, strict=True):
+                    ring.finish(step)
+                    for rank, trainer in enumerate(ring.trainers):
+                        state = trainer.state_safetensors()
+                        result = measured[rank].result(state, self._simulation.now)
+                        told[rank].step(result, state if rank == 0 else None)
+                losses = [trainer.loss for ring in rings for trainer in ring.trainers]
+                on_step(step, sum(losses) / len(losses))
+            for ring in rings:
+                ring.end()
+        return sum(of_group[0].accuracy() for of_group in trainers) / len(groups)
 
-    def settle(self, step: int) -> Status:
-        """Return the shadow's status: in virtual time everything has arrived when training returns."""
-        return self._side_channel.wait_for_step(self._group.name, step, 0.0)
+    def settle(self, step: int) -> dict[Track, Status]:
+        """Return the shadows' status: in virtual time everything has arrived when training returns."""
+        return {(group, shadow): self._shadows[shadow].wait_for_step(group, step, 0.0)
+                for group, shadow in self._roles.tracks}  # fmt: skip
 
-    def _trainer(self, rank: int, plan: TrainingPlan) -> DataParallelTrainer:
-        if plan.resume_from is None:
-            return DataParallelTrainer(self.job, self._group, rank, self._seed, self._digits)
-        return restore_trainer(read_recovery_point(plan.resume_from), self.job, self._group, rank, self._digits)
+    def _side_channel(self, group: Group) -> FanOutSideChannel:
+        return FanOutSideChannel([self._shadows[name] for name in group.shadows])
 
+    def _damage(self, plan: TrainingPlan, trainer: DataParallelTrainer) -> None:
+        """Put the faults on the way to the first shadow node in the first epoch, and nothing there later."""
+        spec = self._roles.shadows[0]
+        link = self._clean_link()
+        if plan.epoch == 1 and self._faults:
+            link = FaultyLink(link, self.job, spec, trainer.layout, plan.first_step, self._faults, self._seed)
+        self._simulation.replace_downlink(place_of(self.job, spec), link)
 
-def _used_ports(job: Job) -> list[int]:
-    group = job.groups[0]
-    return [*(job.host(name).port for name in group.ring), *(job.shadow(name).port for name in group.shadows)]
+    def _trainer(self, group: Group, rank: int, plan: TrainingPlan) -> DataParallelTrainer:
+        if not plan.resume_from:
+            return DataParallelTrainer(self.job, group, rank, self._seed, self._digits)
+        return restore_trainer(read_recovery_point(plan.resume_from[group.name]), self.job, group, rank, self._digits)

@@ -1,4 +1,4 @@
-"""The Mininet fabric: a namespace and a process for each rank and the shadow, a process for the switch."""
+"""The Mininet fabric: a namespace and a process for each rank and shadow node, a process for each switch."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from jobspec.model import Host, Job, ShadowNode
+from jobspec.model import Group, Job, ShadowNode
 from jobspec.sidechannel.side_channel_pb2 import Status
 from nccl_emu.side_channel import GrpcSideChannel
 from topology.fabric import OnStep, TrainingPlan
 from topology.mininet_net import MininetNetwork
 from topology.processes import Child, follow
+from topology.roles import Roles, RunFiles, Track
 from topology.switch_process import start_switch
 
 
@@ -27,7 +28,7 @@ class MininetFabric:
         """Prepare the fabric.
 
         Args:
-            job: the job, with one group and one shadow node.
+            job: the job.
             job_file: the same as a file, for the processes.
             out: folder for captures, logs, events and checkpoints.
             switch: ``softswitch`` or ``bmv2``.
@@ -35,19 +36,20 @@ class MininetFabric:
             timeout: seconds without progress after which to give up.
         """
         self.job = job
-        self.target = ""
+        self.targets: dict[str, str] = {}
         self._job_file = job_file
-        self._group = job.groups[0]
-        self._shadow_spec = job.shadow(self._group.shadows[0])
+        self._roles = Roles(job)
+        self._files = RunFiles(out, self._roles)
         self._out = out
         self._switch = switch
         self._seed = seed
         self._timeout = timeout
         self._stack = ExitStack()
         self._watched: list[Child] = []
+        self._shadows: dict[str, GrpcSideChannel] = {}
 
     def __enter__(self) -> Self:
-        """Build the network, then start switch and shadow."""
+        """Build the network, then start switches and shadow nodes."""
         try:
             self._start()
         except BaseException:
@@ -58,84 +60,96 @@ class MininetFabric:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop shadow, switch and network, in this order."""
+        """Stop shadow nodes, switches and network, in this order."""
         self._stack.close()
 
     def _start(self) -> None:
-        job, stack = self.job, self._stack
-        logs = self._out / "logs"
+        stack, logs = self._stack, self._out / "logs"
         logs.mkdir(parents=True, exist_ok=True)
-        ends: list[Host | ShadowNode] = [job.host(name) for name in self._group.ring]
-        ends.append(self._shadow_spec)
-        self._network = MininetNetwork(job, ends)
+        self._network = MininetNetwork(self.job, [*self._roles.hosts, *self._roles.shadows])
         stack.callback(self._network.stop)
-        switch, self.target = start_switch(
-            self._switch, job.switch, self._network.switch_interfaces, self._out, logs / "switch.log"
-        )
-        stack.callback(switch.stop)
+        for spec in self.job.switches:
+            log = logs / (f"switch-{spec.name}.log" if len(self.job.switches) > 1 else "switch.log")
+            switch, self.targets[spec.name] = start_switch(
+                self._switch, spec, self._network.switch_interfaces(spec.name), self._out, log
+            )
+            stack.callback(switch.stop)
+            self._watched.append(switch)
         # A unix socket is the out-of-band management network: it crosses network namespaces. Its path must be short.
-        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="checkmate-"))
-        self._address = f"unix:{folder}/shadow.sock"
-        name = self._shadow_spec.name
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="checkmate-")))
+        shadows = []
+        for index, node in enumerate(self._roles.shadows):
+            shadows.append(self._start_shadow(node, f"unix:{folder}/shadow-{index}.sock"))
+        ready: set[str] = set()
+
+        def on_line(child: Child, line: dict[str, Any]) -> None:
+            if line.get("event") == "ready":
+                ready.add(child.name)
+
+        follow(shadows, on_line, lambda: len(ready) == len(shadows), idle_limit=self._timeout)
+        self._watched += shadows
+
+    def _start_shadow(self, node: ShadowNode, address: str) -> Child:
         command = [
-            sys.executable, "-m", "shadow_rx", "--job", str(self._job_file), "--shadow", name,
-            "--iface", self._network.interface(name), "--listen", self._address,
-            "--store", str(self._out / "checkpoints"), "--events", str(self._out / "events.jsonl"),
+            sys.executable, "-m", "shadow_rx", "--job", str(self._job_file), "--shadow", node.name,
+            "--iface", self._network.interface(node.name), "--listen", address,
+            "--store", str(self._files.checkpoints(node.name)), "--events", str(self._files.events(node.name)),
             "--queue", "64",
         ]  # fmt: skip
-        shadow = Child(f"shadow {name}", command, logs / f"{name}.log", attach_to=self._network.pid(name))
-        stack.callback(shadow.stop)
-        self._watched = [switch, shadow]
-        ready = False
-
-        def on_line(_: Child, line: dict[str, Any]) -> None:
-            nonlocal ready
-            ready = ready or line.get("event") == "ready"
-
-        follow([shadow], on_line, lambda: ready, idle_limit=self._timeout)
-        self._side_channel = GrpcSideChannel(self._address, self._timeout)
-        stack.callback(self._side_channel.close)
+        log = self._out / "logs" / f"{node.name}.log"
+        child = Child(f"shadow {node.name}", command, log, attach_to=self._network.pid(node.name))
+        self._stack.callback(child.stop)
+        self._shadows[node.name] = GrpcSideChannel(address, self._timeout)
+        self._stack.callback(self._shadows[node.name].close)
+        return child
 
     def train(self, plan: TrainingPlan, on_step: OnStep) -> float:
         """Train one epoch; see `Fabric.train`."""
-        accuracy = 0.0
-        finished: dict[int, int] = {}
+        losses: dict[int, list[float]] = {}
+        accuracies: list[float] = []
         done = 0
 
         def on_line(_: Child, line: dict[str, Any]) -> None:
-            nonlocal accuracy, done
+            nonlocal done
             event = line.get("event")
             if event == "step" and line["rank"] == 0:
-                on_step(int(line["step"]), float(line["loss"]))
+                told = losses.setdefault(int(line["step"]), [])
+                told.append(float(line["loss"]))
+                if len(told) == len(self.job.groups):
+                    on_step(int(line["step"]), sum(told) / len(told))
             elif event == "done":
                 done += 1
-                finished[int(line["rank"])] = int(line["step"])
                 if line["rank"] == 0:
-                    accuracy = float(line["accuracy"])
+                    accuracies.append(float(line["accuracy"]))
 
         with ExitStack() as stack:
-            ranks = [self._start_rank(rank, plan) for rank in range(len(self._group.ring))]
-            for child in ranks:
-                stack.callback(child.stop)
+            ranks = []
+            for group in self.job.groups:
+                for rank in range(len(group.ring)):
+                    ranks.append(self._start_rank(group, rank, plan))
+                    stack.callback(ranks[-1].stop)
             follow(ranks, on_line, lambda: done == len(ranks), idle_limit=self._timeout + 30, watch=self._watched)
             for child in ranks:
                 if child.wait(self._timeout) != 0:
                     raise child.failure("failed")
-        return accuracy
+        return sum(accuracies) / len(accuracies)
 
-    def settle(self, step: int) -> Status:
+    def settle(self, step: int) -> dict[Track, Status]:
         """Wait until `step` is settled; what is not on storage yet is waited for too."""
-        return self._side_channel.wait_for_step(self._group.name, step, self._timeout)
+        return {(group, shadow): self._shadows[shadow].wait_for_step(group, step, self._timeout)
+                for group, shadow in self._roles.tracks}  # fmt: skip
 
-    def _start_rank(self, rank: int, plan: TrainingPlan) -> Child:
-        name = self._group.ring[rank]
+    def _start_rank(self, group: Group, rank: int, plan: TrainingPlan) -> Child:
+        name = group.ring[rank]
         command = [
-            sys.executable, "-m", "nccl_emu", "--job", str(self._job_file), "--group", self._group.name,
-            "--rank", str(rank), "--iface", self._network.interface(name), "--side-channel", self._address,
+            sys.executable, "-m", "nccl_emu", "--job", str(self._job_file), "--group", group.name,
+            "--rank", str(rank), "--iface", self._network.interface(name),
             "--epoch", str(plan.epoch), "--iterations", str(plan.last_step), "--seed", str(self._seed),
-            "--out", str(plan.logs), "--timeout", str(self._timeout),
+            "--out", str(self._files.rank_logs(plan.logs, group)), "--timeout", str(self._timeout),
         ]  # fmt: skip
-        if plan.resume_from is not None:
-            command += ["--resume-from", str(plan.resume_from)]
+        for shadow in group.shadows:
+            command += ["--side-channel", self._shadows[shadow].address]
+        if plan.resume_from:
+            command += ["--resume-from", str(plan.resume_from[group.name])]
         log = self._out / "logs" / f"{name}.log"
         return Child(f"rank {rank} ({name})", command, log, attach_to=self._network.pid(name))

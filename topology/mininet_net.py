@@ -1,4 +1,4 @@
-"""The Mininet side of the testbed: a namespace for each host, a veth pair for each switch port."""
+"""The Mininet side of the testbed: a namespace for each host, a veth pair for each link, trunks too."""
 
 from __future__ import annotations
 
@@ -7,13 +7,18 @@ import os
 import shutil
 import subprocess
 from collections.abc import Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from jobspec.model import Host, Job, ShadowNode
 from topology.errors import TestbedError
+from topology.port_captures import interface_name
+from topology.roles import place_of
+from topology.simulation import Place
 
 _OFFLOADS = ("tx", "rx", "sg", "tso", "gso", "gro", "rxvlan", "txvlan")
+_NO_OFFLOADS = [word for name in _OFFLOADS for word in (name, "off")]
 _ALIAS = "checkmate testbed, process "
 """Interface alias (ip-link(8)): marks what is ours, and whose."""
 
@@ -50,10 +55,10 @@ def install_mininet() -> str | None:
 
 
 class MininetNetwork:
-    """Hosts, shadows and their links to the switch's interfaces (in the root namespace)."""
+    """Hosts, shadows, their links to the switches' interfaces (in the root namespace), and trunks between those."""
 
     def __init__(self, job: Job, hosts: Sequence[Host | ShadowNode]) -> None:
-        """Build the network for `hosts` of `job`; the switch process is not part of it.
+        """Build the network for `hosts` of `job`; the switch processes are not part of it.
 
         Raises:
             TestbedError: Mininet cannot build it, or another testbed's interfaces are in the way.
@@ -64,7 +69,7 @@ class MininetNetwork:
         from mininet.node import Switch
 
         class Ports(Switch):  # type: ignore[misc]  # mininet is untyped
-            """Holds the switch's interfaces; the program that switches runs beside Mininet."""
+            """Holds a switch's interfaces; the program that switches runs beside Mininet."""
 
             def start(self, controllers: list[Any]) -> None:
                 """Do nothing: see the class."""
@@ -75,28 +80,36 @@ class MininetNetwork:
 
         setLogLevel("critical")
         self.job = job
-        self._interfaces = {end.port: f"{job.switch.name}-eth{end.port}" for end in hosts}
+        trunks = [(Place(*one), Place(*other)) for one, other in (trunk.ends for trunk in job.trunks)]
+        self._interfaces: dict[str, dict[int, str]] = {switch.name: {} for switch in job.switches}
+        for place in chain((place_of(job, end) for end in hosts), *trunks):
+            self._interfaces[place.switch][place.port] = interface_name(place)
         self._clear_leftovers()
         self._net = Mininet(topo=None, controller=None, build=False, autoSetMacs=False, cleanup=False)
         try:
-            switch = self._net.addSwitch(job.switch.name, cls=Ports, inNamespace=False)
+            switches = {s.name: self._net.addSwitch(s.name, cls=Ports, inNamespace=False) for s in job.switches}
             self._nodes = {}
             for end in hosts:
                 node = self._net.addHost(end.name, cls=MininetHost, ip=None, mac=None)
                 self._nodes[end.name] = node
                 node.cmd("sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1")
-                self._net.addLink(node, switch, port1=0, port2=end.port)
-                self._prepare(end)
+                place = place_of(job, end)
+                self._net.addLink(node, switches[place.switch], port1=0, port2=place.port)
+                self._prepare_switch_side(place)
+                self._prepare_host(end)
+            for one, other in trunks:
+                self._net.addLink(switches[one.switch], switches[other.switch], port1=one.port, port2=other.port)
+                self._prepare_switch_side(one)
+                self._prepare_switch_side(other)
         except Exception as error:
             self.stop()
             if isinstance(error, TestbedError):
                 raise
             raise TestbedError("mininet", str(error)) from error
 
-    @property
-    def switch_interfaces(self) -> dict[int, str]:
-        """Switch port -> interface in the root namespace."""
-        return dict(self._interfaces)
+    def switch_interfaces(self, switch: str) -> dict[int, str]:
+        """Return switch port -> interface in the root namespace."""
+        return dict(self._interfaces[switch])
 
     def interface(self, name: str) -> str:
         """Return the interface of host `name`, within its namespace."""
@@ -110,39 +123,42 @@ class MininetNetwork:
         """Remove hosts, links and namespaces."""
         self._net.stop()
 
-    def _prepare(self, end: Host | ShadowNode) -> None:
-        """Set MTU, offloads, IPv6 and names on both ends of a link.
+    def _prepare_switch_side(self, place: Place) -> None:
+        """Set MTU, offloads, IPv6 and our mark on a switch's interface.
 
         Before the switch starts: BMv2 silently loses frames that are larger than the MTU it found. Offloads are off on
-        both ends, or the switch would see partial checksums; IPv6 is off, or the kernel's own packets would enter the
-        pipeline.
+        both ends of a link, or the switch would see partial checksums; IPv6 is off, or the kernel's own packets would
+        enter the pipeline.
         """
-        outer, inner, mtu = self._interfaces[end.port], self.interface(end.name), str(self.job.network.mtu)
-        offloads = [word for name in _OFFLOADS for word in (name, "off")]
-        _run(["ip", "link", "set", "dev", outer, "alias", f"{_ALIAS}{os.getpid()}"])
-        _run(["sysctl", "-qw", f"net.ipv6.conf.{outer}.disable_ipv6=1"])
+        name, mtu = interface_name(place), str(self.job.network.mtu)
+        _run(["ip", "link", "set", "dev", name, "alias", f"{_ALIAS}{os.getpid()}"])
+        _run(["sysctl", "-qw", f"net.ipv6.conf.{name}.disable_ipv6=1"])
         # ethtool answers 1 or 2 for features that are fixed; what matters is checked by the checksums on the wire.
-        subprocess.run(["ethtool", "-K", outer, *offloads], capture_output=True, check=False)
-        _run(["ip", "link", "set", "dev", outer, "mtu", mtu, "up"])
+        subprocess.run(["ethtool", "-K", name, *_NO_OFFLOADS], capture_output=True, check=False)
+        _run(["ip", "link", "set", "dev", name, "mtu", mtu, "up"])
+
+    def _prepare_host(self, end: Host | ShadowNode) -> None:
+        """Set MTU, offloads and the address on a host's interface."""
+        name, mtu = self.interface(end.name), str(self.job.network.mtu)
         inside = ["mnexec", "-a", str(self.pid(end.name))]
-        subprocess.run([*inside, "ethtool", "-K", inner, *offloads], capture_output=True, check=False)
-        _run([*inside, "ip", "link", "set", "dev", inner, "address", end.mac, "mtu", mtu, "up"])
+        subprocess.run([*inside, "ethtool", "-K", name, *_NO_OFFLOADS], capture_output=True, check=False)
+        _run([*inside, "ip", "link", "set", "dev", name, "address", end.mac, "mtu", mtu, "up"])
 
     def _clear_leftovers(self) -> None:
         """Remove interfaces that a crashed testbed left; refuse to touch anybody else's."""
         shown = subprocess.run(["ip", "-json", "link", "show"], capture_output=True, text=True, check=True)
         present = {link["ifname"]: link for link in json.loads(shown.stdout or "[]")}
-        for name in self._interfaces.values():
+        for name in chain.from_iterable(ports.values() for ports in self._interfaces.values()):
             if name not in present:
                 continue
             alias = str(present[name].get("ifalias", ""))
             owner = alias.removeprefix(_ALIAS)
             if not alias.startswith(_ALIAS) or not owner.isdigit():
                 raise TestbedError("mininet", f"interface {name} exists and is not a testbed's",
-                                   "give the job's switch another name, or remove the interface")  # fmt: skip
+                                   "give the job's switches other names, or remove the interface")  # fmt: skip
             if Path(f"/proc/{owner}").exists():
                 raise TestbedError("mininet", f"interface {name} belongs to the running testbed of process {owner}",
-                                   "wait for it, or give the job's switch another name")  # fmt: skip
+                                   "wait for it, or give the job's switches other names")  # fmt: skip
             _run(["ip", "link", "del", name])
 
 

@@ -8,10 +8,13 @@ from dataclasses import dataclass, replace
 from xml.etree.ElementTree import Element
 
 from topology.charts import Chart, Series, render_chart
+from topology.diagram_parts import colour_class
 from topology.findings import (
     VIRTUAL_TIME_FABRIC,
+    by_track,
     byte_unit,
     bytes_text,
+    combined,
     gaps,
     is_gap,
     lag_seconds,
@@ -45,7 +48,9 @@ def plots(result: RunResult) -> tuple[Plot, ...]:
     """Return the plots of a run; none for one without iterations."""
     if not result.iterations:
         return ()
-    return (_loss(result), _bytes(result), _lag_time(result), _lag_steps(result))
+    wanted = sum(result.once(group) for group, _ in by_track(result.iterations))
+    together = replace(result, iterations=tuple(combined(result.iterations)))
+    return (_loss(result), _bytes(together, wanted), _lag_time(together), _lag_steps(together))
 
 
 def _drawable(points: Iterable[Point]) -> tuple[Point, ...]:
@@ -72,29 +77,35 @@ def _missing(iterations: Iterable[Iteration]) -> tuple[tuple[tuple[int, int], ..
     return tuple(ranges), {i.step: f"no recovery point ({i.reason or 'no reason given'})" for i in missing}
 
 
+def _losses(iterations: Iterable[Iteration], group: str) -> tuple[Point, ...]:
+    """Return the loss of each step of `group`, once however many shadow nodes follow it."""
+    return _drawable({i.step: i.loss for i in iterations if i.group == group}.items())
+
+
 def _loss(result: RunResult) -> Plot:
-    run = _drawable((i.step, i.loss) for i in result.iterations)
-    again = _drawable((i.step, i.loss) for i in result.restart.iterations)
-    series = [
-        Series("restarted run", "c-restart", "band", again),
-        Series("uninterrupted run", "c-loss", "line", run),
-    ]
+    groups = list(dict.fromkeys(i.group for i in result.iterations))
+    series, ends, odd = [], [], []
     text = "Mean loss over the ranks' shares of the batch."
-    if again:
+    if result.restart.iterations:
         text += " Where the restarted run's band lies under the line, both runs saw the same loss."
-    drawn = {step for step, _ in run}
-    if len(drawn) < len(result.iterations):
-        missing = step_ranges(i.step for i in result.iterations if i.step not in drawn)
-        text += f" Not a finite number at step {missing}."
-    ends = (
-        f"From {loss_text(run[0][1])} at step {run[0][0]} to {loss_text(run[-1][1])} at step {run[-1][0]}."
-        if run
-        else ""
-    )
+    for index, group in enumerate(groups):
+        again, run = (_losses(rows, group) for rows in (result.restart.iterations, result.iterations))
+        of = f" of {group}" if len(groups) > 1 else ""
+        series.append(Series(f"restarted run{of}", "c-restart", "band", again))
+        series.append(Series(f"uninterrupted run{of}", f"c-loss{colour_class(index)}", "line", run))
+        drawn = {step for step, _ in run}
+        odd += [i.step for i in result.iterations if i.group == group and i.step not in drawn]
+        if run:
+            of = f"{group}: from" if of else "From"
+            ends.append(
+                f"{of} {loss_text(run[0][1])} at step {run[0][0]} to {loss_text(run[-1][1])} at step {run[-1][0]}."
+            )
+    if odd:
+        text += f" Not a finite number at step {step_ranges(sorted(set(odd)))}."
     chart = Chart(
         name="plot-loss",
         title="Loss per training step",
-        description=f"Line chart. {ends}",
+        description=f"Line chart. {' '.join(ends)}",
         y_label="loss",
         steps=_span(result),
         series=tuple(series),
@@ -103,13 +114,14 @@ def _loss(result: RunResult) -> Plot:
     return _plot("Loss", text, chart)
 
 
-def _bytes(result: RunResult) -> Plot:
+def _bytes(result: RunResult, wanted: int) -> Plot:
+    """Plot the bytes of each step; `wanted` are those that all shadow nodes together should get."""
     wire, tagged, replica = (
         tuple((i.step, float(getattr(i, name))) for i in result.iterations)
         for name in ("wire_bytes", "tagged_payload_bytes", "replica_payload_bytes")
     )
     once = result.gradient_bytes + result.header_bytes
-    unit, name = byte_unit(max(once, *(value for _, value in (*wire, *tagged, *replica))))
+    unit, name = byte_unit(max(wanted, *(value for _, value in (*wire, *tagged, *replica))))
     ranges, notes = _missing(result.iterations)
     chart = Chart(
         name="plot-bytes",
@@ -127,14 +139,17 @@ def _bytes(result: RunResult) -> Plot:
         unit=unit,
         gaps=ranges,
         notes=notes,
-        reference=once,
+        reference=wanted,
     )
     text = (
         "Everything that the ranks sent (headers, acknowledgements and retransmissions included), the "
-        "payload that they tagged for replication, and what reached the shadow. The last two should coincide."
-    )
+        "payload that they tagged for replication, and what reached the shadow. "
+        + ("The last two should coincide." if wanted == once else
+           f"As several shadow nodes get the same bytes, that is {wanted / once:.2g} times the tagged payload.")
+    )  # fmt: skip
     plot = _plot("Bytes", text, chart)
-    return replace(plot, legend=(*plot.legend, ("reference", "", f"one gradient + headers ({bytes_text(once)})")))
+    what = "one gradient + headers" if wanted == once else "one gradient + headers for each shadow node"
+    return replace(plot, legend=(*plot.legend, ("reference", "", f"{what} ({bytes_text(wanted)})")))
 
 
 def _lag_time(result: RunResult) -> Plot:

@@ -1,28 +1,29 @@
-"""Captures of a simulated switch's ports, named as BMv2 names them: ``INTERFACE_in.pcap``, ``INTERFACE_out.pcap``."""
+"""Captures of simulated switches' ports, named as BMv2 names them: ``INTERFACE_in.pcap``, ``INTERFACE_out.pcap``."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 from pathlib import Path
 
 from softswitch.pcap import PcapWriter
+from topology.simulation import Place
 
 
 class PortCaptures:
     """One pair of capture files a port."""
 
-    def __init__(self, folder: Path, interfaces: Mapping[int, str]) -> None:
-        """Create the files in `folder`, which is made where it is missing; `interfaces` maps ports to names."""
+    def __init__(self, folder: Path, places: Iterable[Place]) -> None:
+        """Create the files of the ports at `places` in `folder`, which is made where it is missing."""
         folder.mkdir(parents=True, exist_ok=True)
         self._writers = {
-            (port, direction): PcapWriter(folder / f"{name}_{direction}.pcap")
-            for port, name in interfaces.items()
+            (place, direction): PcapWriter(folder / f"{interface_name(place)}_{direction}.pcap")
+            for place in places
             for direction in ("in", "out")
         }
 
-    def tap(self, port: int, direction: str, frame: bytes, now: float) -> None:
+    def tap(self, place: Place, direction: str, frame: bytes, now: float) -> None:
         """Write a frame; frames of other ports are left out."""
-        writer = self._writers.get((port, direction))
+        writer = self._writers.get((place, direction))
         if writer is not None:
             writer.write(int(now * 1e9), frame)
 
@@ -30,3 +31,8 @@ class PortCaptures:
         """Close all files."""
         for writer in self._writers.values():
             writer.close()
+
+
+def interface_name(place: Place) -> str:
+    """Return the name of a switch port's interface."""
+    return f"{place.switch}-eth{place.port}"

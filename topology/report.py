@@ -14,9 +14,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from topology.diagram import render_topology
+from topology.diagram_parts import group_class
+from topology.diagram_switches import render_switches
 from topology.findings import (
     VIRTUAL_TIME_FABRIC,
     Gap,
+    by_track,
     bytes_text,
     checks,
     duration_text,
@@ -28,6 +31,7 @@ from topology.findings import (
     milliseconds_text,
     replication_factor,
     rows_to_show,
+    track_columns,
 )
 from topology.meanings import counter_meaning
 from topology.plots import plots
@@ -96,14 +100,16 @@ def _context(result: RunResult) -> dict[str, Any]:
     return {
         "result": result,
         "job": result.job,
-        "ranks": len(result.job.groups[0].ring),
+        "ranks": result.ranks,
+        "columns": track_columns(result.iterations),
+        "group_class": group_class,
         "checks": checks(result),
         "figures": _figures(result),
-        "topology": render_topology(result.job, result.switch),
+        "topology": (render_topology if len(result.job.switches) == 1 else render_switches)(result.job, result.switch),
         "plots": plots(result),
         "rows": _rows(result.iterations),
         "restart_rows": _rows(result.restart.iterations),
-        "losses": {i.step: loss_text(i.loss) for i in result.iterations},
+        "losses": {(i.group, i.step): loss_text(i.loss) for i in result.iterations},
         "long": len(result.iterations) > LONG,
         "restart_long": len(result.restart.iterations) > LONG,
         "gaps": _by_reason(found),
@@ -143,14 +149,14 @@ class _Row:
 def _rows(iterations: tuple[Iteration, ...]) -> list[_Row]:
     rows: list[_Row] = []
     printed = range(PRINTED_EDGE, len(iterations) - PRINTED_EDGE)
-    middle = {iterations[i].step for i in printed if iterations[i].verified} if len(iterations) > LONG else set()
+    middle = {id(iterations[i]) for i in printed if iterations[i].verified} if len(iterations) > LONG else set()
     for row in rows_to_show(iterations, MOST_ROWS, EDGE):
         if isinstance(row, int):
             rows.append(_Row(None, left_out=row))
             continue
         lag = lag_seconds(row)
         state = "wrong" if is_wrong(row) else "gap" if is_gap(row) else "fine"
-        if row.step in middle:
+        if id(row) in middle:
             state += " middle"
         rows.append(_Row(row, lag="" if lag is None else f"{lag * 1e3:,.2f}", state=state))
     return rows
@@ -176,7 +182,7 @@ def _figures(result: RunResult) -> list[Figure]:
         _replication(result),
         Figure(
             "Ranks", "byte-equal" if result.ranks_equal else "NOT equal",
-            f"All {len(result.job.groups[0].ring)} ranks "
+            (f"All {result.ranks} ranks " if len(result.job.groups) == 1 else "The ranks of each group ")
             + ("held" if result.ranks_equal else "should have held")
             + " equal state after every step.",
             "good" if result.ranks_equal else "bad",
@@ -190,7 +196,10 @@ def _figures(result: RunResult) -> list[Figure]:
                    "Median time from a step's end on the slowest rank to its recovery point; "
                    f"at most {milliseconds_text(max(lags))}{virtual}.")
         )  # fmt: skip
-    newest = max((i.step for i in result.iterations if i.applied), default=0)
+    newest = min(
+        (max((i.step for i in rows if i.applied), default=0) for rows in by_track(result.iterations).values()),
+        default=0,
+    )
     trained = max((i.step for i in result.iterations), default=0)
     figures.append(
         Figure("Newest step trained / recoverable", f"{trained} / {newest}",
@@ -213,6 +222,7 @@ def _figures(result: RunResult) -> list[Figure]:
 def _replication(result: RunResult) -> Figure:
     factor, ranks = replication_factor(result), len(result.job.groups[0].ring)
     once = result.gradient_bytes + result.header_bytes
+    several = len(track_columns(result.iterations)) > 0
     gradient = f"one gradient ({bytes_text(result.gradient_bytes)})"
     headers = f"its frame headers ({bytes_text(result.header_bytes)})"
     if factor is None:
@@ -222,7 +232,9 @@ def _replication(result: RunResult) -> Figure:
             f"of {gradient} and {headers}, {once:,} bytes. Once is the aim: hop 0 carries each reduced byte "
             f"once. A copy from every rank would be {ranks}.00{TIMES}."
         )
-    odd = any(i.complete and i.replica_payload_bytes != once for i in result.iterations)
+    if several:
+        text = text[:-1] + ", counted for each group at each of its shadow nodes."
+    odd = any(i.complete and i.replica_payload_bytes != result.once(i.group) for i in result.iterations)
     return Figure(
         "Replica bytes per complete step",
         "none" if factor is None else f"{factor:.2f}{TIMES}",

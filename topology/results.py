@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from jobspec.model import Job
 
 @dataclass(frozen=True)
 class Iteration:
-    """One training step as the ranks, the switch and the shadow saw it."""
+    """One training step of one group as the ranks, the switch and one shadow node saw it."""
 
     step: int
     """Training step, from 1."""
@@ -40,6 +41,10 @@ class Iteration:
     """Seconds from the start of training until the slowest rank had finished the step."""
     published_at: float | None = None
     """Seconds from the start of training until the recovery point was published."""
+    group: str = ""
+    """Name of the DP group."""
+    shadow: str = ""
+    """Name of the shadow node."""
 
     @property
     def verified(self) -> bool:
@@ -54,9 +59,9 @@ class RestartResult:
     from_step: int
     """Step of the recovery point that it was built from; 0 where there was none to restart from."""
     iterations: tuple[Iteration, ...]
-    """Its steps, as the shadow followed them too."""
+    """Its steps, as the shadows followed them too; in the order of `RunResult.iterations`."""
     identical: bool
-    """Its final state equals the uninterrupted run's byte for byte."""
+    """The final state of every group equals the uninterrupted run's byte for byte."""
     difference: str | None = None
     """First difference, or why there was no restart."""
 
@@ -74,11 +79,11 @@ class RunResult:
     seed: int
     """Seed of the run."""
     gradient_bytes: int
-    """Bytes of one whole gradient."""
+    """Bytes of one whole gradient, of all groups together."""
     header_bytes: int
     """Frame-header bytes that accompany one gradient at hop 0, over all flows."""
     iterations: tuple[Iteration, ...]
-    """The uninterrupted run."""
+    """The uninterrupted run: a row for each step, group and shadow node of the group, in this order."""
     ranks_equal: bool
     """All ranks held byte-equal state after every step."""
     restart: RestartResult
@@ -93,15 +98,36 @@ class RunResult:
     """Packets by reason not to replicate (`p4src.constants.NotReplicated`), plus ``replicated``."""
     faults: tuple[str, ...] = ()
     """Faults that were asked for."""
+    group_bytes: Mapping[str, int] = field(default_factory=dict)
+    """Gradient and frame-header bytes of one step by group; may be empty where there is one group."""
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks of all groups."""
+        return sum(len(group.ring) for group in self.job.groups)
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Training steps of the uninterrupted run."""
+        return tuple(dict.fromkeys(i.step for i in self.iterations))
+
+    def once(self, group: str) -> int:
+        """Return the bytes that carry one reduced gradient of `group` and its frame headers exactly once."""
+        return self.group_bytes.get(group, self.gradient_bytes + self.header_bytes)
+
+    @property
+    def replica_bytes_wanted(self) -> int:
+        """Bytes that reach shadow nodes in one step when each node gets each byte of its groups once."""
+        return sum(self.once(group.name) * len(group.shadows) for group in self.job.groups)
 
     @property
     def verified(self) -> int:
-        """Number of verified iterations."""
+        """Number of verified rows."""
         return sum(iteration.verified for iteration in self.iterations)
 
     @property
     def mismatched(self) -> int:
-        """Number of published iterations that differ from the trainer: must be 0 whatever happens."""
+        """Number of published rows that differ from the trainer: must be 0 whatever happens."""
         both = (*self.iterations, *self.restart.iterations)
         return sum(iteration.matches is False for iteration in both)
 
@@ -124,12 +150,16 @@ class RunResult:
             "verified_iterations": self.verified,
             "mismatched_iterations": self.mismatched,
             "restart_identical": self.restart.identical,
-            "ranks": len(self.job.groups[0].ring),
+            "steps": len(self.steps),
+            "ranks": self.ranks,
             "switch": self.switch,
             "fabric": self.fabric,
             "gradient_bytes_per_iteration": self.gradient_bytes,
             "replica_payload_bytes": sum(i.replica_payload_bytes for i in self.iterations),
-            "tagged_payload_bytes": sum(i.tagged_payload_bytes for i in self.iterations),
+            "tagged_payload_bytes": sum({(i.group, i.step): i.tagged_payload_bytes for i in self.iterations}.values()),
+            # With several shadow nodes that all get everything, replica_payload_bytes is that many times the tagged.
+            "replica_bytes_wanted_per_step": self.replica_bytes_wanted,
+            "shadows_by_group": {group.name: list(group.shadows) for group in self.job.groups},
             "wall_s": round(self.wall_seconds, 3),
             "config": self.job.model_dump(mode="json"),
             "passed": self.passed,
@@ -143,7 +173,7 @@ class RunResult:
             "switch_counters": self.switch_counters,
             "faults": list(self.faults),
             "gaps": [
-                {"step": i.step, "reason": i.reason, "detail": i.detail}
+                {"step": i.step, "group": i.group, "shadow": i.shadow, "reason": i.reason, "detail": i.detail}
                 for i in self.iterations
                 if i.reason is not None
             ],

@@ -14,6 +14,7 @@ from nccl_emu.trainer import DataParallelTrainer
 from shadow_rx.node import ShadowNode
 from topology.errors import TestbedError
 from topology.links import Impairments, Link
+from topology.roles import place_of
 from topology.simulation import Simulation, Stalled
 
 
@@ -72,7 +73,7 @@ class RingSimulation:
             job: the job.
             group: its group to simulate.
             simulation: the network, with the switch.
-            side_channel: to the group's shadow node.
+            side_channel: to the group's shadow node, or to all of them.
             seed: of link impairments, ISNs and source ports.
             links: impairments of the ranks' links.
             tcp: parameters of the ranks' connections.
@@ -90,7 +91,9 @@ class RingSimulation:
         self._rngs = [random.Random(f"rank/{seed}/{group.name}/{rank}") for rank in range(len(group.ring))]
         for node in self.nodes:
             links_rng = random.Random(f"links/{seed}/{node.host.name}")
-            simulation.attach(node.host.port, node, Link(plan.uplink, links_rng), Link(plan.downlink, links_rng))
+            simulation.attach(
+                place_of(job, node.host), node, Link(plan.uplink, links_rng), Link(plan.downlink, links_rng)
+            )
 
     def begin(self, trainers: Sequence[DataParallelTrainer], epoch: int) -> None:
         """Begin an epoch with `trainers` (one a rank, all after the same step): attach, announce the flows, connect.
@@ -111,7 +114,7 @@ class RingSimulation:
                 self._side_channel.open_flow(self.group.name, epoch, flow_id, source_port)
         for node in self.nodes:
             node.open(now)
-            self.simulation.kick(node.host.port)
+            self.simulation.kick(place_of(self.job, node.host))
         self._run_until(lambda: all(node.connected for node in self.nodes), "the connections")
 
     def compute(self, step: int) -> None:
@@ -120,7 +123,7 @@ class RingSimulation:
             trainer.compute(step)
         for node, trainer in zip(self.nodes, self.trainers, strict=True):
             node.start_all_reduce(step, trainer.buckets, self.simulation.now)
-            self.simulation.kick(node.host.port)
+            self.simulation.kick(place_of(self.job, node.host))
 
     def finish(self, step: int) -> None:
         """Complete the all-reduce of `step`, let every rank apply it and tell the shadow.
@@ -138,7 +141,7 @@ class RingSimulation:
         """Close the connections, and let what is still in flight arrive."""
         for node in self.nodes:
             node.close(self.simulation.now)
-            self.simulation.kick(node.host.port)
+            self.simulation.kick(place_of(self.job, node.host))
         self._run_until(lambda: all(node.closed or node.error is not None for node in self.nodes), "the close")
         self.simulation.drain(1.0)
 
@@ -146,7 +149,7 @@ class RingSimulation:
         """Drop all connections as crashed processes do; what is in flight stays in flight."""
         for node in self.nodes:
             node.abort(self.simulation.now, silent=silent)
-            self.simulation.kick(node.host.port)
+            self.simulation.kick(place_of(self.job, node.host))
 
     def _run_until(self, condition: Callable[[], bool], what: str) -> None:
         def over() -> bool:

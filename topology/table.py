@@ -10,7 +10,7 @@ from rich.style import Style
 from rich.table import Table
 from rich.text import Text
 
-from topology.findings import bytes_text, checks, gaps, is_gap, loss_text, rows_to_show
+from topology.findings import bytes_text, checks, gaps, is_gap, loss_text, rows_to_show, track_columns
 from topology.meanings import UNREPORTED
 from topology.results import Iteration, RunResult
 from topology.svg import printable
@@ -51,7 +51,10 @@ def render_table(result: RunResult, console: Console) -> None:
 
 def _table(iterations: Sequence[Iteration], clean: Callable[[str], str]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0, show_edge=False)
+    columns = track_columns(iterations)
     table.add_column("step", justify="right", no_wrap=True)
+    for name in columns:
+        table.add_column(name, no_wrap=True, overflow="ellipsis", max_width=10)
     table.add_column("loss", justify="right", no_wrap=True)
     table.add_column("bytes on\nthe wire", justify="right", no_wrap=True)
     table.add_column("replica\nbytes", justify="right", no_wrap=True)
@@ -63,9 +66,10 @@ def _table(iterations: Sequence[Iteration], clean: Callable[[str], str]) -> Tabl
     exact = max((i.wire_bytes for i in iterations), default=0) < 10_000_000
     for row in rows_to_show(iterations, MOST_ROWS, EDGE):
         if isinstance(row, int):
-            table.add_row("...", *[""] * 6, f"({row} verified)", style="dim")
+            table.add_row("...", *[""] * (6 + len(columns)), f"({row} verified)", style="dim")
         else:
-            table.add_row(*_cells(row, exact, clean))
+            step, *rest = _cells(row, exact, clean)
+            table.add_row(step, *(clean(getattr(row, name)) for name in columns), *rest)
     return table
 
 
@@ -104,10 +108,10 @@ def _restart_line(result: RunResult) -> str:
     restart = result.restart
     if not restart.from_step:
         return f"restart: none was possible: {restart.difference or 'there was no recovery point'}"
-    steps = [i.step for i in restart.iterations]
+    rows, steps = len(restart.iterations), [i.step for i in restart.iterations]
     ran = f"steps {steps[0]}-{steps[-1]}" if steps else "no step left to run"
     outcome = (
         "final state identical" if restart.identical else f"NOT identical: {restart.difference or 'the states differ'}"
     )
-    followed = f"shadow == trainer in {sum(i.verified for i in restart.iterations)}/{len(steps)} of them"
+    followed = f"shadow == trainer in {sum(i.verified for i in restart.iterations)}/{rows} of them"
     return f"restart from step {restart.from_step} ({ran}): {outcome}; {followed}"

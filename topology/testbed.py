@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import shutil
 import time
-from contextlib import AbstractContextManager
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,24 +17,23 @@ from controlplane.entities import TableEntry
 from controlplane.target import Target
 from jobspec.checks import problems_of
 from jobspec.errors import JobError, Problem
-from jobspec.layout import Layout
-from jobspec.model import Job
-from jobspec.recovery_point import RecoveryPoint
+from jobspec.model import Job, SwitchSpec
 from jobspec.ring import Phase
 from jobspec.schedule import step_plan
 from jobspec.sidechannel.side_channel_pb2 import Status
+from nccl_emu.digits import Digits
 from nccl_emu.trainer import DataParallelTrainer
 from p4src.names import Table
-from topology.compare import first_difference
+from topology.epochs import Epoch, compare_restart
 from topology.errors import TestbedError
-from topology.evidence import EpochEvidence, point_path, read_epoch
 from topology.fabric import Fabric, TrainingPlan
 from topology.faults import Fault
 from topology.inproc import InprocFabric
 from topology.mininet_fabric import MininetFabric
 from topology.progress import RunProgress
 from topology.report import write_report
-from topology.results import RestartResult, RunResult
+from topology.results import RunResult
+from topology.roles import Roles, RunFiles, Track
 
 _ELECTION_ID = 1 << 16
 """The testbed's switch is its own: it outbids controllers that were left at the default."""
@@ -75,20 +76,27 @@ def adapt_job(job: Job, options: TestbedOptions) -> Job:
         JobError: the job has too few hosts, or is not sound with these changes.
         TestbedError: the job is of a kind that the testbed does not run.
     """
-    if len(job.groups) != 1 or len(job.groups[0].shadows) != 1:
-        raise TestbedError("testbed", f"job {job.name!r} has {len(job.groups)} groups, or several shadows in one",
-                           "the testbed runs one group with one shadow node")  # fmt: skip
-    group = job.groups[0]
+    groups = list(job.groups)
+    owner: dict[str, str] = {}
+    for group in groups:
+        for name in group.ring:
+            if owner.setdefault(name, group.name) != group.name:
+                raise TestbedError("testbed", f"host {name} is a rank of {owner[name]} and of {group.name}",
+                                   "the testbed gives each rank a host of its own: add hosts")  # fmt: skip
     if options.ranks is not None:
+        if len(groups) > 1:
+            raise TestbedError("ranks", f"job {job.name!r} has {len(groups)} groups, so their rings say how many ranks",
+                               "leave the number out, or change the rings in the job file")  # fmt: skip
         if options.ranks > len(job.hosts):
             message = f"{options.ranks} ranks are asked for; add hosts for them"
             raise JobError([Problem("hosts", f"the job declares {len(job.hosts)}, {message}")])
-        group = group.model_copy(update={"ring": [host.name for host in job.hosts[: options.ranks]]})
+        groups = [groups[0].model_copy(update={"ring": [host.name for host in job.hosts[: options.ranks]]})]
     network = job.network
     if options.mtu is not None:
         network = network.model_copy(update={"mtu": options.mtu})
     # Validated anew: model_copy checks nothing, and cached properties must not be carried over.
-    adapted = Job.model_validate({**job.model_dump(), "groups": [group.model_dump()], "network": network.model_dump()})
+    changed = {"groups": [group.model_dump() for group in groups], "network": network.model_dump()}
+    adapted = Job.model_validate({**job.model_dump(), **changed})
     problems = problems_of(adapted)
     if problems:
         raise JobError(problems)
@@ -113,47 +121,45 @@ def run_testbed(job: Job, options: TestbedOptions, progress: RunProgress) -> Run
     _clear(options.out)
     job_file = options.out / "job.yaml"
     job_file.write_text(yaml.safe_dump(job.model_dump(mode="json"), sort_keys=False))
-    checkpoints, events = options.out / "checkpoints", options.out / "events.jsonl"
-    group = job.groups[0]
-
-    def evidence(plan: TrainingPlan, status: Status) -> EpochEvidence:
-        return read_epoch(plan.logs, len(group.ring), events, checkpoints, group.name, plan.epoch, status)
-
+    files = RunFiles(options.out, Roles(job))
     whole = TrainingPlan(1, 1, options.iterations, options.out / "uninterrupted")
-    point = point_path(checkpoints, group.name, whole.epoch, restart_at)
-    again = TrainingPlan(2, restart_at + 1, options.iterations, options.out / "restarted", point)
-    progress.say(f"starting {options.switch} and {len(group.ring)} ranks, fabric {options.fabric}")
-    with (
-        _fabric(job, job_file, options) as fabric,
-        Target.connect(fabric.target, job.switch.device_id, election_id=_ELECTION_ID) as target,
-    ):
-        installed = target.install(desired_state([job]))
-        progress.say(f"installed the job on {fabric.target}: {len(installed.plan.updates)} updates")
+    ranks = sum(len(group.ring) for group in job.groups)
+    progress.say(f"starting {options.switch} and {ranks} ranks, fabric {options.fabric}")
+    with _fabric(job, job_file, options) as fabric, ExitStack() as connections:
+        targets = [connections.enter_context(_connect(fabric, switch)) for switch in job.switches]
+        for switch, target in zip(job.switches, targets, strict=True):
+            installed = target.install(desired_state([job], switch.name))
+            progress.say(
+                f"installed the job on {switch.name} ({target.address}): {len(installed.plan.updates)} updates"
+            )
         accuracy = _train(fabric, whole, "training", progress)
-        status = fabric.settle(options.iterations)
-        first = evidence(whole, status)
+        statuses = fabric.settle(options.iterations)
+        first = Epoch.read(files, whole, statuses)
         second = None
-        if point.exists():
+        points = {group.name: first.point_of(group.name, restart_at) for group in job.groups}
+        found = {name: point for name, point in points.items() if point is not None}
+        again = TrainingPlan(2, restart_at + 1, options.iterations, options.out / "restarted", found)
+        if len(found) == len(points):
             _train(fabric, again, f"restarted from checkpoint {restart_at}", progress)
-            status = fabric.settle(options.iterations)
-            second = evidence(again, status)
-        counters = _switch_counters(target)
+            statuses = fabric.settle(options.iterations)
+            second = Epoch.read(files, again, statuses)
+        counters = _switch_counters(targets)
     progress.say("comparing every checkpoint with the trainer, bit for bit")
-    layout = DataParallelTrainer(job, group, 0, options.seed).layout
-    header_bytes = _header_bytes(job, layout)
+    gradient, headers = _bytes_of_a_step(job, options.seed)
     result = RunResult(
         job=job,
         switch=options.switch,
         fabric=options.fabric,
         seed=options.seed,
-        gradient_bytes=layout.nbytes,
-        header_bytes=header_bytes,
+        gradient_bytes=sum(gradient.values()),
+        header_bytes=sum(headers.values()),
+        group_bytes={name: gradient[name] + headers[name] for name in gradient},
         iterations=first.iterations(),
         ranks_equal=first.ranks_equal() and (second is None or second.ranks_equal()),
-        restart=_compare_restart(first, second, again),
+        restart=compare_restart(first, second, restart_at, [name for name in points if name not in found]),
         wall_seconds=0.0,
         accuracy=accuracy,
-        discarded=dict(status.discarded),
+        discarded=_discarded(statuses),
         switch_counters=counters,
         faults=tuple(str(fault) for fault in options.faults),
     )
@@ -169,55 +175,54 @@ def _fabric(job: Job, job_file: Path, options: TestbedOptions) -> AbstractContex
     return MininetFabric(job, job_file, options.out, options.switch, options.seed, options.timeout)
 
 
+def _connect(fabric: Fabric, switch: SwitchSpec) -> Target:
+    return Target.connect(fabric.targets[switch.name], switch.device_id, election_id=_ELECTION_ID)
+
+
 def _train(fabric: Fabric, plan: TrainingPlan, what: str, progress: RunProgress) -> float:
     progress.begin(what, plan.last_step - plan.first_step + 1)
     return fabric.train(plan, lambda step, loss: progress.step(step - plan.first_step + 1, f"loss {loss:.4f}"))
 
 
-def _compare_restart(first: EpochEvidence, second: EpochEvidence | None, plan: TrainingPlan) -> RestartResult:
-    if second is None:
-        why = f"there is no recovery point of step {plan.first_step - 1} to restart from"
-        return RestartResult(0, (), False, why)
-    last = plan.last_step
-    difference = first_difference(first.trainer_state(last), second.trainer_state(last))
-    one, two = first.recovery_point(last), second.recovery_point(last)
-    if difference is None and one is not None and two is not None:
-        difference = _records_differ(one, two)
-    return RestartResult(plan.first_step - 1, second.iterations(), difference is None, difference)
+def _bytes_of_a_step(job: Job, seed: int) -> tuple[dict[str, int], dict[str, int]]:
+    """Return the bytes of one gradient, and of the frame headers that accompany it at hop 0, by group."""
+    gradient, headers = {}, {}
+    digits = Digits.load()
+    for group in job.groups:
+        layout = DataParallelTrainer(job, group, 0, seed, digits).layout
+        gradient[group.name] = layout.nbytes
+        headers[group.name] = sum(
+            frame.header_bytes
+            for flow in job.flows
+            if flow.group.name == group.name
+            for frame in step_plan(flow.shape, layout).frames
+            if (frame.phase, frame.hop) == (Phase.ALL_GATHER, 0)
+        )
+    return gradient, headers
 
 
-def _records_differ(one: RecoveryPoint, two: RecoveryPoint) -> str | None:
-    """Compare what the ranks told besides tensors: schedule, data position, random number states."""
-    for a, b in zip(one.manifest.records, two.manifest.records, strict=True):
-        if a != b:
-            return f"rank {a.rank}: {a.objects} against {b.objects}"
-    raw = {name for name in {**one.tensors, **two.tensors} if name.startswith("rank/")}
-    for name in sorted(raw):
-        ours, theirs = one.tensors.get(name), two.tensors.get(name)
-        if ours is None or theirs is None or not bool((ours == theirs).all()):
-            return f"{name} differs"
-    return None
+def _discarded(statuses: Mapping[Track, Status]) -> dict[str, int]:
+    """Return the replicas that shadow nodes did not place, by cause."""
+    causes: Counter[str] = Counter()
+    for status in statuses.values():
+        causes.update(status.discarded)
+    return dict(causes)
 
 
-def _header_bytes(job: Job, layout: Layout) -> int:
-    total = 0
-    for flow in job.flows:
-        for frame in step_plan(flow.shape, layout).frames:
-            if (frame.phase, frame.hop) == (Phase.ALL_GATHER, 0):
-                total += frame.header_bytes
-    return total
-
-
-def _switch_counters(target: Target) -> dict[str, int]:
-    """Return packets by lower-case reason not to replicate, plus ``replicated``."""
-    state, counters = target.read_counters()
-    replicated = sum(
-        counters.entries[entry.key].packets
-        for entry in state.entities
-        if isinstance(entry, TableEntry) and entry.table == Table.REPLICATE and entry.key in counters.entries
-    )
-    reasons = {reason.name.lower(): count.packets for reason, count in sorted(counters.not_replicated.items())}
-    return {**reasons, "replicated": replicated}
+def _switch_counters(targets: Sequence[Target]) -> dict[str, int]:
+    """Return packets by lower-case reason not to replicate, plus ``replicated``, over all switches."""
+    found: Counter[str] = Counter()
+    replicated = 0
+    for target in targets:
+        state, counters = target.read_counters()
+        replicated += sum(
+            counters.entries[entry.key].packets
+            for entry in state.entities
+            if isinstance(entry, TableEntry) and entry.table == Table.REPLICATE and entry.key in counters.entries
+        )
+        for reason, count in sorted(counters.not_replicated.items()):
+            found[reason.name.lower()] += count.packets
+    return {**found, "replicated": replicated}
 
 
 def _clear(out: Path) -> None:
@@ -228,7 +233,7 @@ def _clear(out: Path) -> None:
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for path in (*(out / name for name in _OURS), *out.glob("*.pcap")):
+        for path in (*(out / name for name in _OURS), *out.glob("*.pcap"), *out.glob("events-*.jsonl")):
             if path.is_dir():
                 shutil.rmtree(path)
             else:

@@ -204,9 +204,18 @@ def test_a_host_that_moves_is_two_modifications() -> None:
     moved = before.text().replace("name: h0, port: 1,", "name: h0, port: 9,")
     plan = reconcile(desired_state([parse_job(moved).job]), desired_state([before.job()]))
     assert [(u.change, u.entity.key[0]) for u in plan.updates] == [
-        (Change.MODIFY, "entry"),
         (Change.MODIFY, "group"),
+        (Change.MODIFY, "entry"),
     ]
+
+
+def test_a_new_switch_forwards_nothing_before_it_can_replicate_it() -> None:
+    connections = [flow_base(flow, 40000, 5) for flow in range(3)]
+    plan = reconcile(SwitchState(desired_state([JobText().job()]).entities | set(connections)), SwitchState())
+    tables = [update.entity.table for update in plan.updates if isinstance(update.entity, TableEntry)]
+    forwarding = tables.index(Table.L2_FORWARD)
+    assert set(tables[forwarding:]) == {Table.L2_FORWARD}
+    assert tables.index(Table.FLOW_BASE) < tables.index(Table.REPLICATE) < forwarding
 
 
 def test_a_table_plan_leaves_other_tables_alone() -> None:

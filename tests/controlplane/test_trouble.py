@@ -206,7 +206,7 @@ def test_a_partly_refused_batch_is_undone_whole() -> None:
     with serve(device) as server, Target.connect(server.address, 1, election_id=1) as switch:
         with pytest.raises(ControlPlaneError) as caught:
             switch.install(BOTH)
-        assert [refusal.update.split()[:2] for refusal in caught.value.refusals] == [["insert", Table.L2_FORWARD]]
+        assert [refusal.update.split()[:2] for refusal in caught.value.refusals] == [["insert", Table.REPLICATE]]
         assert caught.value.refusals[0].code == "INVALID_ARGUMENT"
         assert caught.value.restored is True
         assert switch.read_state() == ONE

@@ -32,12 +32,11 @@ pytestmark = [
         reason="needs root and network namespaces",
     ),
 ]
-# Sends each frame of standard input (16-bit length, then the bytes) from one end of the namespace's veth
-# pair.
+# Sends each frame of standard input (16-bit length, then the bytes) from one end of a veth pair of the namespace.
 _SENDER = """
 import socket, struct, sys
 out = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)
-out.bind(("rank", 0))
+out.bind((sys.argv[1], 0))
 while head := sys.stdin.buffer.read(2):
     out.send(sys.stdin.buffer.read(struct.unpack("!H", head)[0]))
     sys.stdout.buffer.write(b".")
@@ -47,7 +46,10 @@ while head := sys.stdin.buffer.read(2):
 
 @pytest.fixture
 def namespace() -> Iterator[list[str]]:
-    """Return the prefix of commands that run in a new namespace with a veth pair ``rank`` - ``shadow``."""
+    """Return the prefix of commands that run in a new namespace with veth pairs ``rank`` - ``shadow``.
+
+    A second pair is ``rank-b`` - ``shadow-b``.
+    """
     holder = subprocess.Popen(
         ["unshare", "--net", "sh", "-c", "echo ready; exec cat"],
         stdin=subprocess.PIPE,
@@ -59,9 +61,12 @@ def namespace() -> Iterator[list[str]]:
     enter = ["nsenter", "--net", "--target", str(holder.pid)]
     for command in (
         "ip link add rank mtu 9000 type veth peer name shadow mtu 9000",
+        "ip link add rank-b mtu 9000 type veth peer name shadow-b mtu 9000",
         "sysctl -qw net.ipv6.conf.all.disable_ipv6=1",
         "ip link set rank up",
         "ip link set shadow up",
+        "ip link set rank-b up",
+        "ip link set shadow-b up",
     ):
         subprocess.run([*enter, *command.split()], check=True)
     yield enter
@@ -72,9 +77,9 @@ def namespace() -> Iterator[list[str]]:
 
 
 class Sender:
-    def __init__(self, enter: list[str]) -> None:
+    def __init__(self, enter: list[str], interface: str = "rank") -> None:
         self.process = subprocess.Popen(
-            [*enter, sys.executable, "-c", _SENDER], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [*enter, sys.executable, "-c", _SENDER, interface], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
 
     def send(self, frames: list[bytes]) -> None:
@@ -142,6 +147,51 @@ def test_a_process_follows_a_job(namespace: list[str], tmp_path: Path) -> None:
         assert as_bytes(tensors) == as_bytes(twin.state())
     finally:
         sender.close()
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+def test_replicas_are_taken_from_every_interface(namespace: list[str], tmp_path: Path) -> None:
+    """As with a standby switch: a part comes the one way, the rest the other, and the first way goes down."""
+    job = make_job()
+    twin = Twin(job, make_layout([(300, 70), (33,)], 40_000))
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(job.model_dump(mode="json")))
+    process = _start(
+        namespace, "--job", f"{tmp_path}/job.yaml", "--shadow", "sh0", "--iface", "shadow", "--iface", "shadow-b",
+        "--listen", f"unix:{tmp_path}/side.sock",
+    )  # fmt: skip
+    one, other = Sender(namespace), Sender(namespace, "rank-b")
+    try:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        assert ready["interfaces"] == ["shadow", "shadow-b"]
+        with grpc.insecure_channel(ready["listen"]) as channel:
+            stub = rpc.ShadowStub(channel)
+            assert stub.Attach(twin.attach()).need_state
+            header = pb.StateHeader(group="dp0", epoch=1)
+            stub.UploadState(iter([pb.StateChunk(header=header, data=twin.state_bytes())]))
+            for message in twin.open_flows():
+                stub.OpenFlow(message)
+            one.send(twin.syns())
+            for step in range(1, 4):
+                frames = twin.frames(twin.train(), mss=8960)
+                if step < 3:
+                    one.send(frames[::2])
+                    other.send(frames[1::2])
+                else:
+                    subprocess.run([*namespace, "ip", "link", "set", "shadow", "down"], check=True)
+                    other.send(frames)
+                for message in twin.records():
+                    stub.RecordStep(message)
+                status = stub.WaitForStep(pb.WaitRequest(group="dp0", step=step, timeout_seconds=20))
+                assert status.replica_step == step, status
+        process.send_signal(signal.SIGTERM)
+        output, _ = process.communicate(timeout=20)
+        assert json.loads(output)["capture_error"] == "interface shadow: [Errno 100] Network is down"
+    finally:
+        one.close()
+        other.close()
         if process.poll() is None:
             process.kill()
             process.communicate()

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 import torch
 
@@ -23,6 +25,7 @@ from topology.compare import first_difference
 from topology.links import Link
 from topology.local_side_channel import LocalSideChannel
 from topology.ring_simulation import LinkPlan, RingSimulation, ShadowHost
+from topology.roles import place_of
 from topology.simulation import Simulation, Tap
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"
@@ -39,6 +42,14 @@ def small_job(
     )
     network = job.network.model_copy(update={"mtu": mtu})
     return job.model_copy(update={"groups": [group], "workload": workload, "network": network, **changes})
+
+
+class SimulatedSwitch(Protocol):
+    """What the simulated network has in its middle."""
+
+    def forward(self, port: int, frame: bytes, now: float) -> list[tuple[int, bytes]]: ...
+
+    def close(self) -> None: ...
 
 
 class InstalledSwitch:
@@ -65,21 +76,22 @@ class World:
     seed: int = 0
     links: LinkPlan = field(default_factory=LinkPlan)
     tap: Tap | None = None
+    make_switch: Callable[[Job], SimulatedSwitch] = InstalledSwitch
 
     def __post_init__(self) -> None:
         torch.set_num_threads(1)
         self.group = self.job.groups[0]
-        self.switch = InstalledSwitch(self.job)
-        self.simulation = Simulation(self.switch.forward, self.tap)
+        self.switch = self.make_switch(self.job)
+        self.simulation = Simulation({self.job.switch.name: self.switch.forward}, self.tap)
         spec = self.job.shadow(self.group.shadows[0])
         self.shadow = ShadowNode(ShadowCore(self.job, spec.name), lambda: self.simulation.now)
+        self.shadow_place = place_of(self.job, spec)
         self.simulation.attach(
-            spec.port,
+            self.shadow_place,
             ShadowHost(self.shadow),
             Link(LinkPlan().uplink, random.Random(0)),
             Link(self.links.replica, random.Random(f"replica/{self.seed}")),
         )
-        self.shadow_port = spec.port
         self.side_channel = LocalSideChannel(self.shadow)
         self.ring = RingSimulation(self.job, self.group, self.simulation, self.side_channel, self.seed, self.links)
         self.digits = Digits.load()

@@ -12,22 +12,24 @@ from jobspec.schedule import step_plan
 from p4src.names import Table
 from tests.topology.simulated_job import World, reference_states, small_job
 from topology.compare import first_difference
+from topology.roles import place_of
+from topology.simulation import Place
 
 STEPS = 3
 
 
 class Tap:
-    """Keeps all frames by port and direction."""
+    """Keeps all frames by place and direction."""
 
     def __init__(self) -> None:
-        self.frames: dict[tuple[int, str], list[bytes]] = {}
+        self.frames: dict[tuple[Place, str], list[bytes]] = {}
 
-    def __call__(self, port: int, direction: str, frame: bytes, now: float) -> None:
-        self.frames.setdefault((port, direction), []).append(frame)
+    def __call__(self, place: Place, direction: str, frame: bytes, now: float) -> None:
+        self.frames.setdefault((place, direction), []).append(frame)
 
-    def all(self, direction: str, ports: set[int]) -> Counter[bytes]:
+    def all(self, direction: str, places: set[Place]) -> Counter[bytes]:
         return Counter(
-            f for (port, way), frames in self.frames.items() if way == direction and port in ports for f in frames
+            f for (place, way), frames in self.frames.items() if way == direction and place in places for f in frames
         )
 
 
@@ -65,12 +67,12 @@ def test_every_ring_size_and_mtu(ranks: int, mtu: int) -> None:
         for frame in step_plan(flow.shape, layout).frames
         if (frame.phase, frame.hop) == (Phase.ALL_GATHER, 0)
     )
-    replicas = [parse_frame(frame) for frame in tap.frames[world.shadow_port, "out"]]
+    replicas = [parse_frame(frame) for frame in tap.frames[world.shadow_place, "out"]]
     payload = sum(len(replica.segment.payload) for replica in replicas if replica is not None)
     assert payload == STEPS * (layout.nbytes + headers)
 
     # Every original leaves as it came, and nothing else reaches a rank.
-    hosts = {job.host(name).port for name in world.group.ring}
+    hosts = {place_of(job, job.host(name)) for name in world.group.ring}
     assert tap.all("in", hosts) == tap.all("out", hosts)
 
 
@@ -85,16 +87,16 @@ def test_nothing_is_replicated_without_the_tag_and_ranks_see_no_difference() -> 
     for entry in table.entries():
         table.delete(entry.match, entry.priority)
     run(silent)
-    assert (world.shadow_port, "out") in tagged.frames
-    assert (silent.shadow_port, "out") not in plain.frames, "the shadow received something"
-    hosts = {job.host(name).port for name in world.group.ring}
-    for port in hosts:
-        assert tagged.frames[port, "out"] == plain.frames[port, "out"], "replication changed what a rank receives"
+    assert (world.shadow_place, "out") in tagged.frames
+    assert (silent.shadow_place, "out") not in plain.frames, "the shadow received something"
+    hosts = {place_of(job, job.host(name)) for name in world.group.ring}
+    for place in hosts:
+        assert tagged.frames[place, "out"] == plain.frames[place, "out"], "replication changed what a rank receives"
     assert silent.status().replica_step == 0
     assert first_difference(world.states[STEPS], silent.states[STEPS]) is None
 
     # And every replica stems from a tagged original.
-    tags = [parse_frame(frame) for port in hosts for frame in tagged.frames[port, "in"]]
+    tags = [parse_frame(frame) for place in hosts for frame in tagged.frames[place, "in"]]
     assert sum(t is not None and t.segment.dscp == job.dscp.primary for t in tags) == len(
-        tagged.frames[world.shadow_port, "out"]
+        tagged.frames[world.shadow_place, "out"]
     )

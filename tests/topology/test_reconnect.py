@@ -12,6 +12,8 @@ from jobspec.reasons import GapReason
 from jobspec.segment import TcpFlags
 from nccl_emu.trainer import DataParallelTrainer
 from tests.topology.simulated_job import World, small_job
+from topology.roles import place_of
+from topology.simulation import Place
 
 STEPS = 4
 
@@ -19,18 +21,18 @@ STEPS = 4
 class Recorder:
     """Keeps every tagged original and every replica that passes the switch."""
 
-    def __init__(self, shadow_port: int, dscp: int) -> None:
-        self.shadow_port, self.dscp = shadow_port, dscp
-        self.originals: list[tuple[int, bytes]] = []
+    def __init__(self, shadow: Place, dscp: int) -> None:
+        self.shadow, self.dscp = shadow, dscp
+        self.originals: list[tuple[Place, bytes]] = []
         self.replicas: list[bytes] = []
 
-    def tap(self, port: int, direction: str, frame: bytes, now: float) -> None:
+    def tap(self, place: Place, direction: str, frame: bytes, now: float) -> None:
         parsed = parse_frame(frame)
         if parsed is None or parsed.segment.dscp != self.dscp:
             return
         if direction == "in":
-            self.originals.append((port, frame))
-        elif port == self.shadow_port:
+            self.originals.append((place, frame))
+        elif place == self.shadow:
             self.replicas.append(frame)
 
 
@@ -40,7 +42,7 @@ def restarted_world(seed: int) -> tuple[World, Recorder, list[DataParallelTraine
     The new trainers begin anew from other weights: every byte of the old connections would be wrong for them.
     """
     job = small_job(3, hidden=(24,))
-    recorder = Recorder(job.shadow(job.groups[0].shadows[0]).port, job.dscp.primary)
+    recorder = Recorder(place_of(job, job.shadow(job.groups[0].shadows[0])), job.dscp.primary)
     world = World(job, seed, tap=recorder.tap)
     world.ring.begin(world.fresh_trainers(), epoch=1)
     world.train(2)
@@ -53,7 +55,7 @@ def restarted_world(seed: int) -> tuple[World, Recorder, list[DataParallelTraine
     world.published.clear()
     ranks = range(len(world.group.ring))
     others = [DataParallelTrainer(job, world.group, rank, seed + 1000, world.digits) for rank in ranks]
-    recorded = Recorder(recorder.shadow_port, recorder.dscp)
+    recorded = Recorder(recorder.shadow, recorder.dscp)
     recorded.originals, recorded.replicas = recorder.originals[:], recorder.replicas[:]
     return world, recorded, others
 
@@ -68,15 +70,15 @@ def test_late_segments_of_old_connections_are_never_placed(seed: int) -> None:
     world, old, trainers = restarted_world(seed)
     rng = random.Random(seed)
     try:
-        originals = [(port, frame) for port, frame in old.originals if not is_syn(frame)]
+        originals = [(place, frame) for place, frame in old.originals if not is_syn(frame)]
         assert len(originals) > 12
         world.ring.begin(trainers, epoch=2)
         for step in range(1, STEPS + 1):
             world.ring.compute(step)
-            for port, frame in rng.choices(originals, k=15):
-                world.simulation.inject(port, frame, rng.uniform(0, 5e-4))
+            for place, frame in rng.choices(originals, k=15):
+                world.simulation.inject(place, frame, rng.uniform(0, 5e-4))
             for frame in rng.choices(old.replicas, k=15):
-                world.simulation.deliver(old.shadow_port, frame, rng.uniform(0, 5e-4))
+                world.simulation.deliver(old.shadow, frame, rng.uniform(0, 5e-4))
             world.ring.finish(step)
             world.note(step)
         world.ring.end()
@@ -101,8 +103,8 @@ def test_even_a_repeated_source_port_gives_no_wrong_checkpoint(seed: int) -> Non
         forged = [forge(world.job, frame, ports) for _, frame in old.originals]
         for step in range(1, STEPS + 1):
             world.ring.compute(step)
-            for port, frame in rng.choices(forged, k=5):
-                world.simulation.inject(port, frame, rng.uniform(0, 5e-4))
+            for place, frame in rng.choices(forged, k=5):
+                world.simulation.inject(place, frame, rng.uniform(0, 5e-4))
             world.ring.finish(step)
             world.note(step)
         world.ring.end()
@@ -116,8 +118,8 @@ def test_even_a_repeated_source_port_gives_no_wrong_checkpoint(seed: int) -> Non
     assert set(range(status.replica_step + 1, STEPS + 1)) <= set(explained), status
 
 
-def forge(job: Job, frame: bytes, ports: dict[int, int]) -> tuple[int, bytes]:
-    """Return (switch port, frame) of an old segment with the source port of its rank's new connection.
+def forge(job: Job, frame: bytes, ports: dict[int, int]) -> tuple[Place, bytes]:
+    """Return (place, frame) of an old segment with the source port of its rank's new connection.
 
     It is addressed to a host that drops it unread, so that only replication sees it: the receiving rank's TCP would
     otherwise be attacked too, which is another matter.
@@ -132,4 +134,4 @@ def forge(job: Job, frame: bytes, ports: dict[int, int]) -> tuple[int, bytes]:
         segment.dscp, segment.mss, segment.window_scale,
     )  # fmt: skip
     data = FrameTemplate(parsed.src_mac, parsed.dst_mac, parsed.src_ip, parsed.dst_ip).build(changed)
-    return host.port, data
+    return place_of(job, host), data

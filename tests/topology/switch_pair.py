@@ -1,0 +1,168 @@
+"""Two embedded switches and their controller in virtual time: the primary can be killed, restarted, and replaced.
+
+The controller is the real `ControllerCore`, and what it decides is done over real P4Runtime connections; only its
+threads are missing, so that a seed gives one history. It hears of every connection at once.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+from controlplane.controller import Connect, ControllerCore, Idle, Install, Mirror
+from controlplane.desired import desired_state
+from controlplane.digests import FlowStarts
+from controlplane.target import Target
+from jobspec.model import Job
+from jobspec.packets import PacketError, parse_frame
+from jobspec.segment import TcpFlags
+from p4src.constants import NotReplicated
+from softswitch.p4rt.device import Device
+from softswitch.p4rt.server import ServerHandle, serve
+
+PRIMARY, STANDBY = "primary", "standby"
+_DIGEST_S = 10.0
+
+
+class _Running:
+    """A switch that runs, and the controller's connection to it."""
+
+    def __init__(self, device_id: int) -> None:
+        self.device = Device(device_id)
+        self._server: ServerHandle = serve(self.device)
+        self.target = Target.connect(self._server.address, device_id, election_id=1)
+        self.starts: FlowStarts = self.target.flow_starts()
+
+    def end(self) -> None:
+        self.target.close()
+        self._server.close(0)
+
+
+@dataclass
+class Failure:
+    """What happens to the primary, and when."""
+
+    at_frame: int
+    """Frame, counted from the moment of arming, that is the last one that it forwards."""
+    downtime: float | None
+    """Virtual seconds until it runs again; None: the standby takes over at once."""
+    torn: bool = False
+    """Of the copies that it makes of its last frame only some leave it."""
+
+
+@dataclass
+class SwitchPair:
+    """Implements `SimulatedSwitch`."""
+
+    job: Job
+    seed: int = 0
+    restore: bool = True
+    """False: a controller that forgets to restore `flow_base` (to see that the tests would notice)."""
+    frames: int = 0
+    """Frames that arrived."""
+    dropped: int = 0
+    """Frames that arrived while no switch was running."""
+    torn: list[tuple[int, bytes]] = field(default_factory=list)
+    """Copies that the primary did not get out any more."""
+    unheard: bool = False
+    """The primary's last frame began a connection, and the controller was never told."""
+
+    def __post_init__(self) -> None:
+        self.core = ControllerCore([PRIMARY, STANDBY], desired_state([self.job]))
+        self.active = PRIMARY
+        self._running = {name: _Running(self.job.switch.device_id) for name in self.core.switches}
+        self._rng = random.Random(f"pair/{self.seed}")
+        self._failure: Failure | None = None
+        self._last_frame = 0
+        self._back_at: float | None = None
+        for name in self._running:
+            self.core.connected(name, 0.0)
+        self._control(0.0)
+
+    def arm(self, failure: Failure) -> None:
+        """Let the primary fail."""
+        self._failure = failure
+        self._last_frame = self.frames + failure.at_frame
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the primary has failed, and a switch runs again."""
+        return self._failure is None and self.active in self._running
+
+    def forward(self, port: int, frame: bytes, now: float) -> list[tuple[int, bytes]]:
+        self.frames += 1
+        if self._back_at is not None and now >= self._back_at:
+            self._restart(now)
+        running = self._running.get(self.active)
+        if running is None:
+            self.dropped += 1
+            return []
+        copies = running.device.inject(port, frame, int(now * 1e6))
+        if self._failure is not None and self.frames >= self._last_frame:
+            self.unheard = self._begins_unknown(frame, copies)
+            return self._fail(self._failure, copies, now)
+        self._hear(self.active, frame, copies, now)
+        return copies
+
+    def unknown_isn(self) -> int:
+        """Packets that the running switch forwarded without knowing their place in the stream."""
+        _, counters = self._running[self.active].target.read_counters()
+        return counters.not_replicated[NotReplicated.UNKNOWN_ISN].packets
+
+    def close(self) -> None:
+        for running in self._running.values():
+            running.end()
+
+    def _fail(self, failure: Failure, copies: list[tuple[int, bytes]], now: float) -> list[tuple[int, bytes]]:
+        self._failure = None
+        self._running.pop(PRIMARY).end()
+        self.core.lost(PRIMARY, "killed", now)
+        if failure.downtime is None:
+            self.active = STANDBY
+        else:
+            self._back_at = now + failure.downtime
+        if not failure.torn:
+            return copies
+        out = [copy for copy in copies if self._rng.random() < 0.5]
+        self.torn = [copy for copy in copies if copy not in out]
+        return out
+
+    def _restart(self, now: float) -> None:
+        self._back_at = None
+        self._running[PRIMARY] = _Running(self.job.switch.device_id)
+        self.core.connected(PRIMARY, now)
+        self._control(now)
+
+    def _hear(self, name: str, frame: bytes, copies: list[tuple[int, bytes]], now: float) -> None:
+        """Let the controller learn of the connection that `frame` begins, if it begins one."""
+        if self._begins_unknown(frame, copies):
+            while self._begins_unknown(frame, copies):
+                starts = self._running[name].starts.wait(_DIGEST_S)
+                assert starts, "the digest of a tagged SYN is lost"
+                self.core.flow_starts(name, starts, now)
+            self._control(now)
+
+    def _begins_unknown(self, frame: bytes, copies: list[tuple[int, bytes]]) -> bool:
+        """Tell whether `frame` is a SYN that was replicated, of a connection that the journal does not have."""
+        try:
+            parsed = parse_frame(frame)
+        except PacketError:
+            return False
+        if parsed is None or len(copies) < 2 or parsed.segment.flags & (TcpFlags.SYN | TcpFlags.ACK) != TcpFlags.SYN:
+            return False
+        ends = (parsed.src_ip, parsed.segment.src_port)
+        return not any((str(start.src_addr), start.src_port) == ends for start in self.core.journal.starts())
+
+    def _control(self, now: float) -> None:
+        """Do everything that the controller wants done."""
+        for name, running in self._running.items():
+            while not isinstance(task := self.core.next_task(name), Idle):
+                assert not isinstance(task, Connect)
+                flow_base = task.flow_base if self.restore else frozenset()
+                if isinstance(task, Install):
+                    state = task.state if self.restore else desired_state([self.job])
+                    done = running.target.install(state)
+                    self.core.installed(name, task.flow_base, done.pipeline, len(done.plan.updates), now)
+                elif isinstance(task, Mirror):
+                    running.target.restore_flow_base(flow_base)
+                    self.core.mirrored(name, task.flow_base, now)

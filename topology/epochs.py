@@ -1,0 +1,94 @@
+"""One epoch of all groups, and the comparison of the restarted one with the uninterrupted one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Self
+
+from jobspec.recovery_point import RecoveryPoint
+from jobspec.sidechannel.side_channel_pb2 import Status
+from topology.compare import first_difference
+from topology.evidence import EpochEvidence, point_path, read_epoch
+from topology.fabric import TrainingPlan
+from topology.results import Iteration, RestartResult
+from topology.roles import RunFiles, Track
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What an epoch left behind, for every group with each of its shadow nodes."""
+
+    last_step: int
+    """Last step that was trained."""
+    evidence: tuple[EpochEvidence, ...]
+    """In the order of the job's groups, and of their shadow nodes."""
+
+    @classmethod
+    def read(cls, files: RunFiles, plan: TrainingPlan, statuses: Mapping[Track, Status]) -> Self:
+        """Read the files of the epoch that `plan` trained; `statuses` are the shadow nodes' at its end."""
+        found = (read_epoch(files, plan.logs, track, plan.epoch, status) for track, status in statuses.items())
+        return cls(plan.last_step, tuple(found))
+
+    def iterations(self) -> tuple[Iteration, ...]:
+        """Compare every recovery point with the trainer's state: rows by step, then group, then shadow node."""
+        start = min(one.began_at for one in self.evidence)
+        rows = [row for one in self.evidence for row in one.iterations(start)]
+        return tuple(sorted(rows, key=lambda row: row.step))  # stable: groups and shadows keep their order
+
+    def ranks_equal(self) -> bool:
+        """Tell whether all ranks of each group held byte-equal state after every step."""
+        return all(one.ranks_equal() for one in self.evidence)
+
+    def of_group(self, group: str) -> list[EpochEvidence]:
+        """Return what is known of `group`, from each of its shadow nodes."""
+        return [one for one in self.evidence if one.group == group]
+
+    def point_of(self, group: str, step: int) -> Path | None:
+        """Return the folder of the recovery point of `step` on the first shadow node that has it."""
+        folders = (point_path(one.checkpoints, group, one.epoch, step) for one in self.of_group(group))
+        return next((folder for folder in folders if folder.exists()), None)
+
+
+def compare_restart(first: Epoch, second: Epoch | None, from_step: int, missing: Sequence[str]) -> RestartResult:
+    """Compare the final states of all groups.
+
+    Args:
+        first: the uninterrupted epoch.
+        second: the restarted one, None where there was no recovery point to restart from.
+        from_step: step that was restarted from.
+        missing: groups without a recovery point of it.
+    """
+    groups = list(dict.fromkeys(one.group for one in first.evidence))
+    if second is None:
+        whose = f" of group {', '.join(missing)}" if len(groups) > 1 else ""
+        return RestartResult(0, (), False, f"there is no recovery point of step {from_step}{whose} to restart from")
+    for group in groups:
+        difference = _final_difference(first.of_group(group), second.of_group(group), first.last_step)
+        if difference is not None:
+            where = f"group {group}: " if len(groups) > 1 else ""
+            return RestartResult(from_step, second.iterations(), False, f"{where}{difference}")
+    return RestartResult(from_step, second.iterations(), True)
+
+
+def _final_difference(first: Sequence[EpochEvidence], second: Sequence[EpochEvidence], last: int) -> str | None:
+    difference = first_difference(first[0].trainer_state(last), second[0].trainer_state(last))
+    for before, after in zip(first, second, strict=True):
+        one, two = before.recovery_point(last), after.recovery_point(last)
+        if difference is None and one is not None and two is not None:
+            difference = _records_differ(one, two)
+    return difference
+
+
+def _records_differ(one: RecoveryPoint, two: RecoveryPoint) -> str | None:
+    """Compare what the ranks told besides tensors: schedule, data position, random number states."""
+    for a, b in zip(one.manifest.records, two.manifest.records, strict=True):
+        if a != b:
+            return f"rank {a.rank}: {a.objects} against {b.objects}"
+    raw = {name for name in {**one.tensors, **two.tensors} if name.startswith("rank/")}
+    for name in sorted(raw):
+        ours, theirs = one.tensors.get(name), two.tensors.get(name)
+        if ours is None or theirs is None or not bool((ours == theirs).all()):
+            return f"{name} differs"
+    return None

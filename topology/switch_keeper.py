@@ -1,0 +1,94 @@
+"""The controller of a run whose switch fails: installs it, prepares its standby, restores it, and tells of it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Self
+
+from controlplane.controller import ControllerCore, ControllerEvent, EventKind
+from controlplane.controller_driver import ControllerDriver
+from controlplane.describe import Names
+from controlplane.desired import desired_state
+from jobspec.model import Job
+from topology.errors import TestbedError
+
+ELECTION_ID = 1 << 16
+"""The testbed's switch is its own: it outbids controllers that were left at the default."""
+
+
+class SwitchKeeper:
+    """A running controller for the only switch of a job; a context manager."""
+
+    def __init__(self, job: Job, primary: str, standby: str | None, timeout: float) -> None:
+        """Prepare.
+
+        Args:
+            job: the job, with one switch.
+            primary: P4Runtime address of the switch.
+            standby: that of its standby, None where there is none.
+            timeout: seconds that a switch may take to become ready.
+        """
+        self._switches = [primary, *([standby] if standby is not None else [])]
+        self._timeout = timeout
+        self._stack = ExitStack()
+        self._installed: Counter[str] = Counter()
+        self._newest: dict[str, ControllerEvent] = {}
+        self._trouble: dict[str, str] = {}
+        core = ControllerCore(self._switches, desired_state([job]))
+        self._driver = ControllerDriver(
+            core, job.switch.device_id, election_id=ELECTION_ID, names=Names.of([job]), on_event=self._note
+        )
+
+    def __enter__(self) -> Self:
+        """Install the job on every switch.
+
+        Raises:
+            TestbedError: one does not become ready.
+        """
+        with ExitStack() as stack:
+            stack.enter_context(self._driver)
+            for switch in self._switches:
+                self.await_installed(switch, 1)
+            self._stack = stack.pop_all()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Stop the controller; the switches keep what they hold."""
+        self._stack.close()
+
+    def installations(self, switch: str) -> int:
+        """Return how often a switch has been installed."""
+        return self._installed[switch]
+
+    def await_installed(self, switch: str, times: int) -> ControllerEvent:
+        """Wait until a switch has been installed for the `times`-th time and holds everything; return that event.
+
+        Raises:
+            TestbedError: it does not in time.
+        """
+        if not self._driver.wait(
+            lambda core: self._installed[switch] >= times and core.is_ready(switch), self._timeout
+        ):
+            why = self._trouble.get(switch, "the controller does not say why")
+            raise TestbedError("controller", f"switch {switch} is not ready after {self._timeout:g} s: {why}")
+        return self._newest[switch]
+
+    def await_prepared(self, switch: str) -> None:
+        """Wait until a switch knows every connection that has begun.
+
+        Raises:
+            TestbedError: it does not in time.
+        """
+        self.await_installed(switch, self._installed[switch])
+
+    def _note(self, event: ControllerEvent) -> None:
+        # Called with the driver's lock held, under which the conditions above are looked at.
+        if event.kind is EventKind.INSTALLED:
+            self._installed[event.switch] += 1
+            self._newest[event.switch] = event
+        elif event.kind is EventKind.TROUBLE:
+            self._trouble[event.switch] = event.message

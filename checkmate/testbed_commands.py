@@ -18,6 +18,7 @@ from topology.errors import TestbedError
 from topology.faults import Fault
 from topology.mininet_net import install_mininet, why_not
 from topology.progress import RunProgress
+from topology.switch_events import SwitchEvent
 from topology.table import render_table
 from topology.testbed import TestbedOptions, run_testbed
 
@@ -93,6 +94,15 @@ def run(
             "flip-replica-bit:3, forge-replica-bit:3 (with a TCP checksum that fits). May be repeated.",
         ),
     ] = None,
+    event: Annotated[
+        list[SwitchEvent] | None,
+        typer.Option(
+            parser=SwitchEvent.parse,
+            metavar="KIND:STEP",
+            help="Kill the switch when rank 0 has finished STEP, and start it again (restart-switch:3) or go on "
+            "through a standby (failover-switch:3). May be repeated.",
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Folder for summary.json, report.html, captures and checkpoints.")] = Path(
         "out/testbed"
     ),
@@ -110,6 +120,8 @@ def run(
       checkmate testbed run examples/digits.yaml --fabric inproc --ranks 8 --mtu 9000 --iterations 5
 
       checkmate testbed run examples/digits.yaml --fabric inproc --iterations 6 --fault drop-replica:3
+
+      checkmate testbed run examples/digits.yaml --iterations 8 --event restart-switch:5
     """
     notes = Console(stderr=True)
     console = Console()
@@ -124,6 +136,7 @@ def run(
             seed=seed,
             restart_at=restart_at,
             faults=tuple(fault or ()),
+            events=tuple(event or ()),
             out=out,
             timeout=timeout,
         )

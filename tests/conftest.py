@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
+from hypothesis import settings
 
 from topology.mininet_net import why_not
+
+
+# No deadlines: a test must not fail because the machine is busy. In CI the examples are the same in every run.
+settings.register_profile("checkmate", deadline=None, print_blob=True, derandomize=bool(os.environ.get("CI")))
+settings.load_profile("checkmate")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

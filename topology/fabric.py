@@ -37,7 +37,9 @@ class Fabric(Protocol):
     name: str
     """``inproc`` or ``mininet``."""
     targets: dict[str, str]
-    """P4Runtime address of each switch."""
+    """P4Runtime address of each switch, or of its standby once that has taken over."""
+    happened: list[str]
+    """What became of the events that were asked for, in words."""
 
     def __enter__(self) -> Self:
         """Start switches and shadow nodes."""

@@ -30,15 +30,19 @@ from shadow_rx.node import ShadowNode
 from shadow_rx.publisher import DirectPublisher
 from shadow_rx.service import serve as serve_shadow
 from shadow_rx.store import RecoveryStore
-from softswitch.p4rt.device import Device
-from softswitch.p4rt.server import serve as serve_switch
 from topology.fabric import OnStep, TrainingPlan
 from topology.faults import Fault, FaultyLink
+from topology.inproc_switch import InprocSwitch
 from topology.links import Impairments, Link
 from topology.port_captures import PortCaptures
 from topology.ring_simulation import RingSimulation, ShadowHost
 from topology.roles import Roles, RunFiles, Track, place_of
-from topology.simulation import Forward, Place, Simulation
+from topology.simulation import Place, Simulation
+from topology.switch_events import EventPlan, SwitchEvent
+from topology.switch_keeper import SwitchKeeper
+
+_PATIENCE_S = 30.0
+"""Seconds that the controller may take to make a switch ready."""
 
 
 class InprocFabric:
@@ -46,7 +50,9 @@ class InprocFabric:
 
     name = "inproc"
 
-    def __init__(self, job: Job, out: Path, seed: int, faults: Sequence[Fault] = ()) -> None:
+    def __init__(
+        self, job: Job, out: Path, seed: int, faults: Sequence[Fault] = (), events: Sequence[SwitchEvent] = ()
+    ) -> None:
         """Prepare the fabric.
 
         Args:
@@ -54,14 +60,19 @@ class InprocFabric:
             out: folder for captures, events and checkpoints.
             seed: of ISNs, source ports and faults.
             faults: damage, in the first epoch, to what the first shadow node is sent.
+            events: what happens to the switch in the first epoch; the fabric then has a controller of its own.
         """
         self.job = job
         self.targets: dict[str, str] = {}
+        self.happened: list[str] = []
         self._roles = Roles(job)
         self._files = RunFiles(out, self._roles)
         self._out = out
         self._seed = seed
         self._faults = faults
+        self._plan = EventPlan(events)
+        self._keeper: SwitchKeeper | None = None
+        self._rng = random.Random(f"events/{seed}")
         self._stack = ExitStack()
         self._shadows: dict[str, GrpcSideChannel] = {}
 
@@ -83,10 +94,15 @@ class InprocFabric:
     def _start(self) -> None:
         torch.set_num_threads(1)  # as rank and shadow processes do
         stack = self._stack
-        switches = {switch.name: self._start_switch(switch.name) for switch in self.job.switches}
+        self._switches = {switch.name: self._start_switch(switch.name) for switch in self.job.switches}
         captures = PortCaptures(self._out, self._roles.places)
         stack.callback(captures.close)
-        self._simulation = Simulation(switches, captures.tap)
+        if self._plan:
+            [switch] = self._switches.values()
+            keeper = SwitchKeeper(self.job, switch.address, switch.standby_address, _PATIENCE_S)
+            self._keeper = stack.enter_context(keeper)
+        forward = {name: switch.forward for name, switch in self._switches.items()}
+        self._simulation = Simulation(forward, captures.tap)
         for trunk in self.job.trunks:
             one, other = (Place(*end) for end in trunk.ends)
             self._simulation.join(one, other, self._clean_link(), self._clean_link())
@@ -95,12 +111,11 @@ class InprocFabric:
             self._start_shadow(spec, f"unix:{folder}/shadow-{index}.sock")
         self._digits = Digits.load()
 
-    def _start_switch(self, name: str) -> Forward:
-        device = Device(self.job.switch_named(name).device_id)
-        server = serve_switch(device)
-        self._stack.callback(server.close)
-        self.targets[name] = server.address
-        return lambda port, frame, now: device.inject(port, frame, int(now * 1e6))
+    def _start_switch(self, name: str) -> InprocSwitch:
+        switch = InprocSwitch(self.job.switch_named(name).device_id, standby=self._plan.needs_standby)
+        self._stack.callback(switch.close)
+        self.targets[name] = switch.address
+        return switch
 
     def _start_shadow(self, spec: ShadowSpec, address: str) -> None:
         stack, simulation = self._stack, self._simulation
@@ -136,6 +151,7 @@ class InprocFabric:
                 ring.begin(members, plan.epoch)
             meters = [[StepMeter(n, t) for n, t in zip(ring.nodes, ring.trainers, strict=True)] for ring in rings]
             for step in range(plan.first_step, plan.last_step + 1):
+                before = self._frames()
                 # All groups have their all-reduce on the network at the same time.
                 for ring in rings:
                     ring.compute(step)
@@ -147,6 +163,8 @@ class InprocFabric:
                         told[rank].step(result, state if rank == 0 else None)
                 losses = [trainer.loss for ring in rings for trainer in ring.trainers]
                 on_step(step, sum(losses) / len(losses))
+                if plan.epoch == 1:
+                    self._arm(step, self._frames() - before)
             for ring in rings:
                 ring.end()
         return sum(of_group[0].accuracy() for of_group in trainers) / len(groups)
@@ -155,6 +173,24 @@ class InprocFabric:
         """Return the shadows' status: in virtual time everything has arrived when training returns."""
         return {(group, shadow): self._shadows[shadow].wait_for_step(group, step, 0.0)
                 for group, shadow in self._roles.tracks}  # fmt: skip
+
+    def _frames(self) -> int:
+        return sum(switch.frames for switch in self._switches.values())
+
+    def _arm(self, step: int, frames: int) -> None:
+        """Let what is due after `step`, which had so many frames, happen within the next one."""
+        for event in self._plan.due(step):
+            assert self._keeper is not None
+            [switch] = self._switches.values()
+            # In virtual time steps pass faster than a controller hears of connections.
+            self._keeper.await_prepared(len(self.job.flows))
+            switch.arm(event, self._rng.randint(1, max(1, frames // 2)), self._keeper, self._note)
+
+    def _note(self, event: SwitchEvent, address: str) -> None:
+        assert self._keeper is not None
+        [name] = self.targets
+        self.targets[name] = address
+        self.happened.append(self._keeper.outcome(event, name, address))
 
     def _side_channel(self, group: Group) -> FanOutSideChannel:
         return FanOutSideChannel([self._shadows[name] for name in group.shadows])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import tempfile
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
@@ -13,9 +14,11 @@ from jobspec.model import Group, Job, ShadowNode
 from jobspec.sidechannel.side_channel_pb2 import Status
 from nccl_emu.side_channel import GrpcSideChannel
 from topology.fabric import OnStep, TrainingPlan
-from topology.mininet_net import MininetNetwork
+from topology.mininet_net import MininetNetwork, standby_of
 from topology.processes import Child, follow
 from topology.roles import Roles, RunFiles, Track
+from topology.switch_events import EventKind, EventPlan, SwitchEvent
+from topology.switch_keeper import SwitchKeeper
 from topology.switch_process import start_switch
 
 
@@ -24,7 +27,10 @@ class MininetFabric:
 
     name = "mininet"
 
-    def __init__(self, job: Job, job_file: Path, out: Path, switch: str, seed: int, timeout: float) -> None:
+    def __init__(
+        self, job: Job, job_file: Path, out: Path, switch: str, seed: int, timeout: float,
+        events: Sequence[SwitchEvent] = (),
+    ) -> None:  # fmt: skip
         """Prepare the fabric.
 
         Args:
@@ -34,8 +40,10 @@ class MininetFabric:
             switch: ``softswitch`` or ``bmv2``.
             seed: of everything random in the ranks.
             timeout: seconds without progress after which to give up.
+            events: what happens to the switch in the first epoch; the fabric then has a controller of its own.
         """
         self.job = job
+        self.happened: list[str] = []
         self.targets: dict[str, str] = {}
         self._job_file = job_file
         self._roles = Roles(job)
@@ -46,6 +54,9 @@ class MininetFabric:
         self._timeout = timeout
         self._stack = ExitStack()
         self._watched: list[Child] = []
+        self._switches: dict[str, Child] = {}
+        self._plan = EventPlan(events)
+        self._keeper: SwitchKeeper | None = None
         self._shadows: dict[str, GrpcSideChannel] = {}
 
     def __enter__(self) -> Self:
@@ -66,15 +77,16 @@ class MininetFabric:
     def _start(self) -> None:
         stack, logs = self._stack, self._out / "logs"
         logs.mkdir(parents=True, exist_ok=True)
-        self._network = MininetNetwork(self.job, [*self._roles.hosts, *self._roles.shadows])
+        standby = self._plan.needs_standby
+        self._network = MininetNetwork(self.job, [*self._roles.hosts, *self._roles.shadows], standby=standby)
         stack.callback(self._network.stop)
         for spec in self.job.switches:
-            log = logs / (f"switch-{spec.name}.log" if len(self.job.switches) > 1 else "switch.log")
-            switch, self.targets[spec.name] = start_switch(
-                self._switch, spec, self._network.switch_interfaces(spec.name), self._out, log
-            )
-            stack.callback(switch.stop)
-            self._watched.append(switch)
+            self.targets[spec.name] = self._start_switch(spec.name, self._out)
+        if self._plan:
+            [(name, primary)] = self.targets.items()
+            self._standby = self._start_switch(standby_of(name), self._out) if standby else None
+            keeper = SwitchKeeper(self.job, primary, self._standby, self._timeout)
+            self._keeper = stack.enter_context(keeper)
         # A unix socket is the out-of-band management network: it crosses network namespaces. Its path must be short.
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="checkmate-")))
         shadows = []
@@ -89,13 +101,27 @@ class MininetFabric:
         follow(shadows, on_line, lambda: len(ready) == len(shadows), idle_limit=self._timeout)
         self._watched += shadows
 
+    def _start_switch(self, name: str, captures: Path, address: str | None = None) -> str:
+        """Start the switch `name`, or the standby of that name; return its P4Runtime address."""
+        spec = next(s for s in self.job.switches if name in (s.name, standby_of(s.name)))
+        log = self._out / "logs" / (f"switch-{name}.log" if name != self.job.switches[0].name else "switch.log")
+        spec = spec.model_copy(update={"name": name})
+        interfaces = self._network.switch_interfaces(name)
+        child, address = start_switch(self._switch, spec, interfaces, captures, log, address)
+        self._stack.callback(child.stop)
+        self._switches[name] = child
+        self._watched.append(child)
+        return address
+
     def _start_shadow(self, node: ShadowNode, address: str) -> Child:
         command = [
             sys.executable, "-m", "shadow_rx", "--job", str(self._job_file), "--shadow", node.name,
-            "--iface", self._network.interface(node.name), "--listen", address,
+            "--listen", address,
             "--store", str(self._files.checkpoints(node.name)), "--events", str(self._files.events(node.name)),
             "--queue", "64",
         ]  # fmt: skip
+        for interface in self._network.interfaces(node.name):
+            command += ["--iface", interface]
         log = self._out / "logs" / f"{node.name}.log"
         child = Child(f"shadow {node.name}", command, log, attach_to=self._network.pid(node.name))
         self._stack.callback(child.stop)
@@ -117,6 +143,8 @@ class MininetFabric:
                 told.append(float(line["loss"]))
                 if len(told) == len(self.job.groups):
                     on_step(int(line["step"]), sum(told) / len(told))
+                    if plan.epoch == 1:
+                        self._let_happen(int(line["step"]))
             elif event == "done":
                 done += 1
                 if line["rank"] == 0:
@@ -134,6 +162,26 @@ class MininetFabric:
                     raise child.failure("failed")
         return sum(accuracies) / len(accuracies)
 
+    def _let_happen(self, step: int) -> None:
+        """Let what is due after `step` happen to the switch; the ranks are in the middle of the next step."""
+        for event in self._plan.due(step):
+            assert self._keeper is not None
+            [(name, address)] = self.targets.items()
+            child, times = self._switches[name], self._keeper.installations(address)
+            self._watched.remove(child)
+            child.kill()
+            if event.kind is EventKind.RESTART:
+                # Captures of before stay: the new process would begin its files anew.
+                captures = self._out / f"captures-after-{step:08d}"
+                captures.mkdir()
+                self._start_switch(name, captures, address)
+                self._keeper.await_installed(address, times + 1)
+            else:
+                assert self._standby is not None
+                self._network.take_carrier(name)
+                self.targets[name] = self._standby
+            self.happened.append(self._keeper.outcome(event, name, self.targets[name]))
+
     def settle(self, step: int) -> dict[Track, Status]:
         """Wait until `step` is settled; what is not on storage yet is waited for too."""
         return {(group, shadow): self._shadows[shadow].wait_for_step(group, step, self._timeout)
@@ -143,7 +191,7 @@ class MininetFabric:
         name = group.ring[rank]
         command = [
             sys.executable, "-m", "nccl_emu", "--job", str(self._job_file), "--group", group.name,
-            "--rank", str(rank), "--iface", self._network.interface(name),
+            "--rank", str(rank), "--iface", ",".join(self._network.interfaces(name)),
             "--epoch", str(plan.epoch), "--iterations", str(plan.last_step), "--seed", str(self._seed),
             "--out", str(self._files.rank_logs(plan.logs, group)), "--timeout", str(self._timeout),
         ]  # fmt: skip

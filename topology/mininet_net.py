@@ -54,11 +54,21 @@ def install_mininet() -> str | None:
     return None
 
 
+def standby_of(switch: str) -> str:
+    """Return the name of the standby of `switch`."""
+    return f"{switch}b"
+
+
 class MininetNetwork:
     """Hosts, shadows, their links to the switches' interfaces (in the root namespace), and trunks between those."""
 
-    def __init__(self, job: Job, hosts: Sequence[Host | ShadowNode]) -> None:
+    def __init__(self, job: Job, hosts: Sequence[Host | ShadowNode], *, standby: bool = False) -> None:
         """Build the network for `hosts` of `job`; the switch processes are not part of it.
+
+        Args:
+            job: the job.
+            hosts: those that take part.
+            standby: attach every host to the standby of its switch too (see `standby_of`), at the same port.
 
         Raises:
             TestbedError: Mininet cannot build it, or another testbed's interfaces are in the way.
@@ -81,22 +91,25 @@ class MininetNetwork:
         setLogLevel("critical")
         self.job = job
         trunks = [(Place(*one), Place(*other)) for one, other in (trunk.ends for trunk in job.trunks)]
-        self._interfaces: dict[str, dict[int, str]] = {switch.name: {} for switch in job.switches}
-        for place in chain((place_of(job, end) for end in hosts), *trunks):
+        names = [switch.name for switch in job.switches]
+        names += [standby_of(name) for name in names] if standby else []
+        self._interfaces: dict[str, dict[int, str]] = {name: {} for name in names}
+        self._links = 2 if standby else 1
+        for place in chain(*(self._places(end) for end in hosts), *trunks):
             self._interfaces[place.switch][place.port] = interface_name(place)
         self._clear_leftovers()
         self._net = Mininet(topo=None, controller=None, build=False, autoSetMacs=False, cleanup=False)
         try:
-            switches = {s.name: self._net.addSwitch(s.name, cls=Ports, inNamespace=False) for s in job.switches}
+            switches = {name: self._net.addSwitch(name, cls=Ports, inNamespace=False) for name in names}
             self._nodes = {}
             for end in hosts:
                 node = self._net.addHost(end.name, cls=MininetHost, ip=None, mac=None)
                 self._nodes[end.name] = node
                 node.cmd("sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1")
-                place = place_of(job, end)
-                self._net.addLink(node, switches[place.switch], port1=0, port2=place.port)
-                self._prepare_switch_side(place)
-                self._prepare_host(end)
+                for number, place in enumerate(self._places(end)):
+                    self._net.addLink(node, switches[place.switch], port1=number, port2=place.port)
+                    self._prepare_switch_side(place)
+                    self._prepare_host(end, self.interfaces(end.name)[number])
             for one, other in trunks:
                 self._net.addLink(switches[one.switch], switches[other.switch], port1=one.port, port2=other.port)
                 self._prepare_switch_side(one)
@@ -111,9 +124,18 @@ class MininetNetwork:
         """Return switch port -> interface in the root namespace."""
         return dict(self._interfaces[switch])
 
-    def interface(self, name: str) -> str:
-        """Return the interface of host `name`, within its namespace."""
-        return f"{name}-eth0"
+    def interfaces(self, name: str) -> list[str]:
+        """Return the interfaces of host `name`, within its namespace; the first is the one to its switch."""
+        return [f"{name}-eth{number}" for number in range(self._links)]
+
+    def take_carrier(self, switch: str) -> None:
+        """Set all ports of `switch` down, as when its machine has no power: the hosts see that their carrier is lost.
+
+        Raises:
+            TestbedError: a port cannot be set down.
+        """
+        for interface in self._interfaces[switch].values():
+            _run(["ip", "link", "set", "dev", interface, "down"])
 
     def pid(self, name: str) -> int:
         """Return the process whose namespaces are those of host `name`."""
@@ -137,9 +159,13 @@ class MininetNetwork:
         subprocess.run(["ethtool", "-K", name, *_NO_OFFLOADS], capture_output=True, check=False)
         _run(["ip", "link", "set", "dev", name, "mtu", mtu, "up"])
 
-    def _prepare_host(self, end: Host | ShadowNode) -> None:
-        """Set MTU, offloads and the address on a host's interface."""
-        name, mtu = self.interface(end.name), str(self.job.network.mtu)
+    def _places(self, end: Host | ShadowNode) -> list[Place]:
+        place = place_of(self.job, end)
+        return [place, Place(standby_of(place.switch), place.port)][: self._links]
+
+    def _prepare_host(self, end: Host | ShadowNode, name: str) -> None:
+        """Set MTU, offloads and the address on interface `name` of a host."""
+        mtu = str(self.job.network.mtu)
         inside = ["mnexec", "-a", str(self.pid(end.name))]
         subprocess.run([*inside, "ethtool", "-K", name, *_NO_OFFLOADS], capture_output=True, check=False)
         _run([*inside, "ip", "link", "set", "dev", name, "address", end.mac, "mtu", mtu, "up"])

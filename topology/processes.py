@@ -108,6 +108,12 @@ class Child:
         except subprocess.TimeoutExpired:
             raise self.failure(f"did not end within {seconds:g} s") from None
 
+    def kill(self) -> None:
+        """End the process at once, as a crash does."""
+        self._process.kill()
+        self._process.wait()
+        self.stdout.close()
+
     def stop(self, seconds: float = 10.0) -> None:
         """End the process: SIGTERM, then SIGKILL when it has not ended after `seconds`."""
         if self.running:

@@ -98,6 +98,8 @@ class RunResult:
     """Packets by reason not to replicate (`p4src.constants.NotReplicated`), plus ``replicated``."""
     faults: tuple[str, ...] = ()
     """Faults that were asked for."""
+    events: tuple[str, ...] = ()
+    """What happened to the switch during the uninterrupted run, a sentence each."""
     group_bytes: Mapping[str, int] = field(default_factory=dict)
     """Gradient and frame-header bytes of one step by group; may be empty where there is one group."""
 
@@ -172,6 +174,7 @@ class RunResult:
             "discarded_replicas": self.discarded,
             "switch_counters": self.switch_counters,
             "faults": list(self.faults),
+            "events": list(self.events),
             "gaps": [
                 {"step": i.step, "group": i.group, "shadow": i.shadow, "reason": i.reason, "detail": i.detail}
                 for i in self.iterations

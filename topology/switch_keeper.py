@@ -13,6 +13,8 @@ from controlplane.describe import Names
 from controlplane.desired import desired_state
 from jobspec.model import Job
 from topology.errors import TestbedError
+from topology.switch_events import EventKind as SwitchEventKind
+from topology.switch_events import SwitchEvent
 
 ELECTION_ID = 1 << 16
 """The testbed's switch is its own: it outbids controllers that were left at the default."""
@@ -34,6 +36,7 @@ class SwitchKeeper:
         self._timeout = timeout
         self._stack = ExitStack()
         self._installed: Counter[str] = Counter()
+        self._flows: set[int] = set()
         self._newest: dict[str, ControllerEvent] = {}
         self._trouble: dict[str, str] = {}
         core = ControllerCore(self._switches, desired_state([job]))
@@ -77,18 +80,32 @@ class SwitchKeeper:
             raise TestbedError("controller", f"switch {switch} is not ready after {self._timeout:g} s: {why}")
         return self._newest[switch]
 
-    def await_prepared(self, switch: str) -> None:
-        """Wait until a switch knows every connection that has begun.
+    def await_prepared(self, connections: int) -> None:
+        """Wait until so many flows have a connection, and every switch knows those that it did not see begin.
 
         Raises:
-            TestbedError: it does not in time.
+            TestbedError: not in time.
         """
-        self.await_installed(switch, self._installed[switch])
+        if not self._driver.wait(
+            lambda core: len(core.journal) >= connections and all(map(core.is_ready, core.switches)), self._timeout
+        ):
+            known = len(self._flows)
+            raise TestbedError("controller", f"{known} of {connections} connections known after {self._timeout:g} s")
+
+    def outcome(self, event: SwitchEvent, name: str, switch: str) -> str:
+        """Say what became of `event`, which hit the switch `name`; `switch` is the address that serves now."""
+        if event.kind is SwitchEventKind.FAILOVER:
+            return f"{event}: {name} was killed; its standby, which knew {len(self._flows)} connections, took over"
+        details = self._newest[switch].details
+        restored = f"{details['connections']} connections were restored {details['after_s']:.2f} s after it was lost"
+        return f"{event}: {name} was killed and started again; {restored}"
 
     def _note(self, event: ControllerEvent) -> None:
         # Called with the driver's lock held, under which the conditions above are looked at.
         if event.kind is EventKind.INSTALLED:
             self._installed[event.switch] += 1
             self._newest[event.switch] = event
+        elif event.kind is EventKind.CONNECTION:
+            self._flows.add(int(event.details["flow"]))
         elif event.kind is EventKind.TROUBLE:
             self._trouble[event.switch] = event.message

@@ -19,7 +19,12 @@ _READY_SECONDS = 30.0
 
 
 def start_switch(
-    program: str, spec: SwitchSpec, interfaces: Mapping[int, str], captures: Path, log: Path
+    program: str,
+    spec: SwitchSpec,
+    interfaces: Mapping[int, str],
+    captures: Path,
+    log: Path,
+    address: str | None = None,
 ) -> tuple[Child, str]:
     """Start a switch and wait until its P4Runtime server answers; return the process and the server's address.
 
@@ -29,14 +34,15 @@ def start_switch(
         interfaces: port -> interface, all of them up and configured.
         captures: folder for ``INTERFACE_in.pcap`` and ``INTERFACE_out.pcap``.
         log: file for its messages.
+        address: HOST:PORT to serve P4Runtime at; None takes a free port of this machine.
 
     Raises:
         TestbedError: it is not installed, or does not start.
     """
     if program == "softswitch":
-        return _start_softswitch(spec, interfaces, captures, log)
+        return _start_softswitch(spec, interfaces, captures, log, address)
     if program == "bmv2":
-        return _start_bmv2(spec, interfaces, captures, log)
+        return _start_bmv2(spec, interfaces, captures, log, address)
     raise TestbedError("switch", f"no program is called {program!r}", "use softswitch or bmv2")
 
 
@@ -47,9 +53,11 @@ def _general(spec: SwitchSpec, interfaces: Mapping[int, str], captures: Path) ->
     return words
 
 
-def _start_softswitch(spec: SwitchSpec, interfaces: Mapping[int, str], captures: Path, log: Path) -> tuple[Child, str]:
+def _start_softswitch(
+    spec: SwitchSpec, interfaces: Mapping[int, str], captures: Path, log: Path, wanted: str | None
+) -> tuple[Child, str]:
     command = [sys.executable, "-m", "softswitch", *_general(spec, interfaces, captures)]
-    child = Child(f"switch {spec.name}", [*command, "--", "--grpc-server-addr", "127.0.0.1:0"], log)
+    child = Child(f"switch {spec.name}", [*command, "--", "--grpc-server-addr", wanted or "127.0.0.1:0"], log)
     address = ""
 
     def on_line(_: Child, line: dict[str, object]) -> None:
@@ -65,12 +73,16 @@ def _start_softswitch(spec: SwitchSpec, interfaces: Mapping[int, str], captures:
     return child, address
 
 
-def _start_bmv2(spec: SwitchSpec, interfaces: Mapping[int, str], captures: Path, log: Path) -> tuple[Child, str]:
+def _start_bmv2(
+    spec: SwitchSpec, interfaces: Mapping[int, str], captures: Path, log: Path, wanted: str | None
+) -> tuple[Child, str]:
     if shutil.which("simple_switch_grpc") is None:
         raise TestbedError("switch", "simple_switch_grpc is not on PATH", "install BMv2, or use SWITCH=softswitch")
-    # BMv2 does not fail on a port that is taken, so it is given free ones.
-    address = f"127.0.0.1:{_free_port()}"
+    # BMv2 does not fail on a port that is taken, so it is given free ones; and its notifications have the same address
+    # for every BMv2 of a machine unless told.
+    address = wanted or f"127.0.0.1:{_free_port()}"
     command = ["simple_switch_grpc", *_general(spec, interfaces, captures), "--thrift-port", str(_free_port())]
+    command += ["--notifications-addr", f"tcp://127.0.0.1:{_free_port()}"]
     child = Child(f"switch {spec.name}", [*command, "--", "--grpc-server-addr", address], log)
     deadline = time.monotonic() + _READY_SECONDS
     try:

@@ -27,7 +27,7 @@ _BAD = Style(color="red", bold=True)
 
 
 def render_table(result: RunResult, console: Console) -> None:
-    """Print one row per iteration, the gaps' details, the restart, what does not hold, and the verdict.
+    """Print one row per iteration, the events, the gaps' details, the restart, what does not hold, and the verdict.
 
     The verdict is the last line and never wrapped, so that it can be searched for.
     """
@@ -38,6 +38,8 @@ def render_table(result: RunResult, console: Console) -> None:
         return text.encode("ascii", "replace").decode() if ascii_only else text
 
     console.print(_table(result.iterations, clean))
+    for event in result.events:
+        console.print(Text(clean(f"event {event}")), highlight=False, soft_wrap=True)
     for line in _gap_lines(result.iterations):
         console.print(Text(clean(line)), highlight=False)
     console.print(Text(clean(_restart_line(result)), _GOOD if result.restart.identical else _BAD), highlight=False)

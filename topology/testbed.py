@@ -34,9 +34,9 @@ from topology.progress import RunProgress
 from topology.report import write_report
 from topology.results import RunResult
 from topology.roles import Roles, RunFiles, Track
+from topology.switch_events import SwitchEvent, check_events
+from topology.switch_keeper import ELECTION_ID
 
-_ELECTION_ID = 1 << 16
-"""The testbed's switch is its own: it outbids controllers that were left at the default."""
 _OURS = ("summary.json", "report.html", "job.yaml", "events.jsonl", "uninterrupted", "restarted", "checkpoints", "logs")
 """What a run writes into its folder besides captures."""
 
@@ -65,6 +65,8 @@ class TestbedOptions:
     """Step whose checkpoint the new trainer is built from; None takes the middle."""
     faults: tuple[Fault, ...] = ()
     """Damage to replicas."""
+    events: tuple[SwitchEvent, ...] = ()
+    """What happens to the switch during the uninterrupted run."""
     timeout: float = 60.0
     """Seconds without progress after which to give up."""
 
@@ -118,6 +120,7 @@ def run_testbed(job: Job, options: TestbedOptions, progress: RunProgress) -> Run
         raise TestbedError("switch", f"{options.switch} is a process of its own", "use --fabric mininet")
     if options.fabric != "inproc" and options.faults:
         raise TestbedError("fault", "only the in-process fabric can damage replicas", "use --fabric inproc")
+    check_events(options.events, job, options.iterations)
     _clear(options.out)
     job_file = options.out / "job.yaml"
     job_file.write_text(yaml.safe_dump(job.model_dump(mode="json"), sort_keys=False))
@@ -126,12 +129,13 @@ def run_testbed(job: Job, options: TestbedOptions, progress: RunProgress) -> Run
     ranks = sum(len(group.ring) for group in job.groups)
     progress.say(f"starting {options.switch} and {ranks} ranks, fabric {options.fabric}")
     with _fabric(job, job_file, options) as fabric, ExitStack() as connections:
-        targets = [connections.enter_context(_connect(fabric, switch)) for switch in job.switches]
-        for switch, target in zip(job.switches, targets, strict=True):
-            installed = target.install(desired_state([job], switch.name))
-            progress.say(
-                f"installed the job on {switch.name} ({target.address}): {len(installed.plan.updates)} updates"
-            )
+        if not options.events:  # else the fabric's controller has installed it, and does so again
+            for switch in job.switches:
+                target = connections.enter_context(_connect(fabric, switch, ELECTION_ID))
+                installed = target.install(desired_state([job], switch.name))
+                progress.say(
+                    f"installed the job on {switch.name} ({target.address}): {len(installed.plan.updates)} updates"
+                )
         accuracy = _train(fabric, whole, "training", progress)
         statuses = fabric.settle(options.iterations)
         first = Epoch.read(files, whole, statuses)
@@ -143,7 +147,8 @@ def run_testbed(job: Job, options: TestbedOptions, progress: RunProgress) -> Run
             _train(fabric, again, f"restarted from checkpoint {restart_at}", progress)
             statuses = fabric.settle(options.iterations)
             second = Epoch.read(files, again, statuses)
-        counters = _switch_counters(targets)
+        counters = _switch_counters([connections.enter_context(_connect(fabric, switch)) for switch in job.switches])
+        happened = tuple(fabric.happened)
     progress.say("comparing every checkpoint with the trainer, bit for bit")
     gradient, headers = _bytes_of_a_step(job, options.seed)
     result = RunResult(
@@ -162,6 +167,7 @@ def run_testbed(job: Job, options: TestbedOptions, progress: RunProgress) -> Run
         discarded=_discarded(statuses),
         switch_counters=counters,
         faults=tuple(str(fault) for fault in options.faults),
+        events=happened,
     )
     result = replace(result, wall_seconds=time.monotonic() - started)
     result.write_summary(options.out / "summary.json")
@@ -171,12 +177,12 @@ def run_testbed(job: Job, options: TestbedOptions, progress: RunProgress) -> Run
 
 def _fabric(job: Job, job_file: Path, options: TestbedOptions) -> AbstractContextManager[Fabric]:
     if options.fabric == "inproc":
-        return InprocFabric(job, options.out, options.seed, options.faults)
-    return MininetFabric(job, job_file, options.out, options.switch, options.seed, options.timeout)
+        return InprocFabric(job, options.out, options.seed, options.faults, options.events)
+    return MininetFabric(job, job_file, options.out, options.switch, options.seed, options.timeout, options.events)
 
 
-def _connect(fabric: Fabric, switch: SwitchSpec) -> Target:
-    return Target.connect(fabric.targets[switch.name], switch.device_id, election_id=_ELECTION_ID)
+def _connect(fabric: Fabric, switch: SwitchSpec, election_id: int | None = None) -> Target:
+    return Target.connect(fabric.targets[switch.name], switch.device_id, election_id=election_id)
 
 
 def _train(fabric: Fabric, plan: TrainingPlan, what: str, progress: RunProgress) -> float:
@@ -233,7 +239,8 @@ def _clear(out: Path) -> None:
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
-        for path in (*(out / name for name in _OURS), *out.glob("*.pcap"), *out.glob("events-*.jsonl")):
+        patterns = ("*.pcap", "events-*.jsonl", "captures-after-*")
+        for path in (*(out / name for name in _OURS), *(path for pattern in patterns for path in out.glob(pattern))):
             if path.is_dir():
                 shutil.rmtree(path)
             else:

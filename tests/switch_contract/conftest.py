@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from tests.switch_contract.frames import STATE
 from tests.switch_contract.rig import Rig, run
-from tests.switch_contract.targets import TARGETS, missing
+from tests.switch_contract.targets import BMV2, IN_PROCESS, TARGETS, missing
+
+
+@contextmanager
+def started(target: str, factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """Run a target; skip the test, by name, where it cannot run."""
+    reason = missing(target)
+    if reason is not None:
+        pytest.skip(f"{target}: {reason}")
+    with run(target, factory.mktemp(target)) as rig:
+        yield rig
 
 
 @pytest.fixture(scope="package", params=TARGETS)
 def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
-    """A switch of each target; skips, by name, those that cannot run here."""
-    reason = missing(request.param)
-    if reason is not None:
-        pytest.skip(f"{request.param}: {reason}")
-    with run(request.param, tmp_path_factory.mktemp(request.param)) as rig:
+    """The switch of a target, in whatever state."""
+    with started(request.param, tmp_path_factory) as rig:
+        yield rig
+
+
+@pytest.fixture(params=(IN_PROCESS, BMV2))
+def fresh(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
+    """A switch of its own that has never had a program."""
+    with started(request.param, tmp_path_factory) as rig:
         yield rig
 
 

@@ -59,8 +59,8 @@ def states(draw: st.DrawFn) -> SwitchState:
     """Draw what a switch holds; no two entities have one key."""
     entities: list[Entity] = []
     for mac in draw(most_of(MACS)):
-        port = {Param.PORT: draw(OUT_PORTS)}
-        entities.append(TableEntry.make(Table.L2_FORWARD, {MatchField.DST_ADDR: mac}, Action.SET_PORT, port))
+        where = {Param.PORT: draw(OUT_PORTS)}
+        entities.append(TableEntry.make(Table.L2_FORWARD, {MatchField.DST_ADDR: mac}, Action.SET_PORT, where))
     for port in draw(st.sets(st.sampled_from((4, 5, 300)), max_size=2)):
         entities.append(TableEntry.make(Table.SHADOW_PORTS, {MatchField.INGRESS_PORT: port}, Action.DROP_FROM_SHADOW))
     for rid in draw(most_of(RIDS)):
@@ -142,7 +142,7 @@ def probes(draw: st.DrawFn, state: SwitchState) -> Probe:
 
 def _ethernet(draw: st.DrawFn, kind: str, state: SwitchState) -> bytes:
     target = draw(mostly(MACS, (0xFFFFFFFFFFFF, 0x01005E000001, 0x020000000999)))
-    tag = draw(st.sampled_from((b"",) * 6 + (b"\x81\x00\x60\x05", b"\x88\xa8\x00\x05\x81\x00\x00\x06")))
+    tag: bytes = draw(st.sampled_from((b"",) * 6 + (b"\x81\x00\x60\x05", b"\x88\xa8\x00\x05\x81\x00\x00\x06")))
     addresses = target.to_bytes(6, "big") + draw(st.sampled_from(MACS)).to_bytes(6, "big")
     if kind == "other":
         ether_type = draw(st.sampled_from((0x0806, 0x88F7, 0x0040, 0x0800, 0x86DD, 0x8100)))
@@ -163,7 +163,7 @@ def _ipv4(draw: st.DrawFn, kind: str, state: SwitchState) -> bytes:
     if protocol is None:
         protocol = draw(st.sampled_from((1, 6, 17, 47)))
     data = _tcp(draw, port) if protocol == 6 else _udp(draw, 4791 if kind == "rdma" else port)
-    options = b"\x01" * draw(st.sampled_from((0,) * 38 + (4, 40)))
+    options: bytes = b"\x01" * draw(st.sampled_from((0,) * 38 + (4, 40)))
     fragment = draw(st.sampled_from((0x4000,) * 35 + (0, 0x8000, 0x2000, 0x0001, 0x3FFF)))
     head = struct.pack(
         "!BBHHHBBHII",

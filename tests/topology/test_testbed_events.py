@@ -1,0 +1,88 @@
+"""Runs whose switch is killed in the middle of training, as a user makes them."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobspec.reasons import GapReason
+
+ROOT = Path(__file__).parents[2]
+BMV2 = "simple_switch_grpc"
+STEPS, RESTART_AT, EVENT_AT = 6, 2, 3
+SWITCHES = [
+    "softswitch",
+    pytest.param("bmv2", marks=pytest.mark.skipif(shutil.which(BMV2) is None, reason=f"{BMV2} is not on PATH")),
+]
+
+
+def launch(out: Path, *arguments: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+    example = str(ROOT / "examples" / "digits.yaml")
+    command = [sys.executable, "-m", "checkmate.cli", "testbed", "run", example, "--out", str(out), "--ranks", "3"]
+    command += ["--iterations", str(STEPS), "--restart-at", str(RESTART_AT), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode in (0, 1), done.stdout + done.stderr
+    return done, json.loads((out / "summary.json").read_text())
+
+
+def check(done: subprocess.CompletedProcess[str], summary: dict[str, Any]) -> None:
+    """Check what must hold whatever the switch took with it when it died.
+
+    Packets that it was just making copies of are lost to the shadow alone; all else TCP sends again.
+    """
+    assert summary["mismatched_iterations"] == 0
+    gaps = {gap["step"]: gap for gap in summary["gaps"]}
+    assert set(gaps) <= {EVENT_AT, EVENT_AT + 1, *range(EVENT_AT, STEPS + 1)}
+    assert summary["verified_iterations"] == STEPS - len(gaps)
+    if gaps:
+        first = min(gaps)
+        assert (gaps[first]["reason"], bool(gaps[first]["detail"])) == (GapReason.LOST_BYTES, True)
+        assert {gaps[step]["reason"] for step in gaps if step > first} <= {GapReason.RESYNC_PENDING}
+    assert done.returncode == (1 if gaps else 0)
+    # The restarted job goes on through the switch that serves now, and is followed again.
+    assert summary["restart_identical"] is True
+    assert f"shadow == trainer in {STEPS - RESTART_AT}/{STEPS - RESTART_AT} of them" in " ".join(done.stdout.split())
+    assert summary["switch_counters"]["unknown_isn"] == 0, "everything was restored before anything was forwarded"
+
+
+def test_both_events_in_process(tmp_path: Path) -> None:
+    events = ("--event", f"restart-switch:{EVENT_AT}", "--event", f"failover-switch:{EVENT_AT + 1}")
+    done, summary = launch(tmp_path, "--fabric", "inproc", *events)
+    check(done, summary)
+    assert summary["gaps"] == [], "in the simulation a packet is forwarded with all its copies or not at all"
+    restart, failover = summary["events"]
+    assert restart.startswith("restart-switch:3: s1 was killed and started again; 3 connections were restored")
+    assert failover == "failover-switch:4: s1 was killed; its standby, which knew 3 connections, took over"
+    assert all(f"event {event}" in done.stdout for event in summary["events"])
+    assert restart in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.mininet
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_a_switch_process_is_killed_and_restarted(tmp_path: Path, switch: str) -> None:
+    event = f"restart-switch:{EVENT_AT}"
+    done, summary = launch(tmp_path, "--fabric", "mininet", "--switch", switch, "--event", event)
+    check(done, summary)
+    [told] = summary["events"]
+    assert told.startswith("restart-switch:3: s1 was killed and started again; 3 connections were restored")
+    # The captures of before are still there, and so are those of the new process.
+    for folder in (tmp_path, tmp_path / f"captures-after-{EVENT_AT:08d}"):
+        assert (folder / "s1-eth9_out.pcap").stat().st_size > 24
+
+
+@pytest.mark.mininet
+@pytest.mark.parametrize("switch", SWITCHES)
+def test_a_standby_process_takes_over(tmp_path: Path, switch: str) -> None:
+    event = f"failover-switch:{EVENT_AT}"
+    done, summary = launch(tmp_path, "--fabric", "mininet", "--switch", switch, "--event", event)
+    check(done, summary)
+    assert summary["events"] == ["failover-switch:3: s1 was killed; its standby, which knew 3 connections, took over"]
+    # Both switches have sent replicas: the first before the event, its standby after it.
+    for name in ("s1-eth9_out.pcap", "s1b-eth9_out.pcap"):
+        assert (tmp_path / name).stat().st_size > 24

@@ -6,19 +6,27 @@ BIN := $(VENV)/bin
 SWITCH ?= softswitch
 FABRIC ?= auto
 ITERATIONS ?= 20
-RANKS ?= 4
+RANKS ?=
 MTU ?=
 SEED ?= 0
 OUT ?= out/testbed
 JOB ?= examples/digits.yaml
+
+SHELL_VENV ?= $(or $(CHECKMATE_SHELL_VENV),.venv-shell)
+TARGET ?= 127.0.0.1:9559
+DEVICE_ID ?= 1
+ELECTION_ID ?= 0,0
+PUSH ?=
+PIPELINE := p4src/build/checkmate.p4info.txtpb,p4src/build/checkmate.json
 PYTEST_ARGS ?= -n auto --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help env run-testbed test lint types layers check p4 proto bench lock clean
+.PHONY: help env run-testbed test lint types layers check p4 proto bench fuzz shell shell-env clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
-	@echo "Variables of run-testbed: SWITCH=softswitch|bmv2 FABRIC=auto|inproc|mininet ITERATIONS=20 RANKS=4 MTU= SEED=0 OUT=out/testbed JOB=examples/digits.yaml"
+	@echo "Variables of run-testbed: SWITCH=softswitch|bmv2 FABRIC=auto|inproc|mininet ITERATIONS=20 RANKS= MTU= SEED=0 OUT=out/testbed JOB=examples/digits.yaml"
+	@echo "Variables of shell: TARGET=127.0.0.1:9559 DEVICE_ID=1 ELECTION_ID=0,0 (only reads) PUSH=1 (push the program first)"
 
 env: $(VENV)/.installed ## Create the environment (exact versions of requirements.lock)
 
@@ -33,7 +41,7 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 
 run-testbed: env ## Train, and prove that the shadow holds every iteration's checkpoint
 	$(BIN)/checkmate testbed run $(JOB) --switch $(SWITCH) --fabric $(FABRIC) --iterations $(ITERATIONS) \
-	  --ranks $(RANKS) $(if $(MTU),--mtu $(MTU)) --seed $(SEED) --out $(OUT)
+	  $(if $(RANKS),--ranks $(RANKS)) $(if $(MTU),--mtu $(MTU)) --seed $(SEED) --out $(OUT)
 
 test: env ## Run all tests
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
@@ -60,5 +68,22 @@ proto: env ## Regenerate the side channel's messages and stubs
 bench: env ## Run all benchmarks, a table each
 	@for file in bench/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
 
+fuzz: env ## Send random packets through the embedded switch and BMv2, and compare (PACKETS=20000 SEED=0)
+	$(BIN)/python -m tests.switch_contract.fuzz --packets $(or $(PACKETS),20000) --seed $(SEED)
+
+shell-env: $(SHELL_VENV)/.installed ## Create p4runtime-shell's own environment (exact versions of requirements-shell.lock)
+
+# Its jedi knows no Python 3.11, and the Tab key would print a traceback: IPython completes without it.
+$(SHELL_VENV)/.installed: requirements-shell.lock
+	@test -x $(SHELL_VENV)/bin/python || $(PYTHON) -m venv $(SHELL_VENV) || \
+	  { echo "installing python3-venv"; apt-get -q update && apt-get -q install -y python3-venv; $(PYTHON) -m venv --clear $(SHELL_VENV); }
+	$(SHELL_VENV)/bin/python -m pip install --quiet --disable-pip-version-check -r requirements-shell.lock
+	@mkdir -p $(SHELL_VENV)/etc/ipython && echo 'c.Completer.use_jedi = False' > $(SHELL_VENV)/etc/ipython/ipython_config.py
+	@touch $@
+
+shell: shell-env ## Open p4runtime-shell on the switch at TARGET=HOST:PORT; only reads, unless ELECTION_ID= asks for more
+	$(SHELL_VENV)/bin/python -m p4runtime_sh --grpc-addr $(TARGET) --device-id $(DEVICE_ID) --election-id $(ELECTION_ID) \
+	  $(if $(PUSH),--config $(PIPELINE))
+
 clean: ## Remove the environment and all output
-	rm -rf $(VENV) out .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-shell out .pytest_cache .mypy_cache .ruff_cache .hypothesis

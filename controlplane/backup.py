@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from finsy.proto import p4r
 
-from controlplane.dialect import clone_session_request, state_requests
+from controlplane.dialect import clone_session_request, group_request, state_requests
 from controlplane.errors import ControlPlaneError
 from controlplane.session import Session
 
@@ -53,6 +53,21 @@ def take(session: Session) -> Backup | None:
     return Backup(config, tuple(_read(session, config)))
 
 
+def forget_replication(session: Session) -> None:
+    """Delete multicast groups and clone sessions of the program that the switch runs.
+
+    Before another program is pushed: BMv2 forgets its groups then, but goes on copying, and adds to the copies of a
+    group that is made again.
+
+    Raises:
+        ControlPlaneError: the switch does not give them out, or does not answer.
+    """
+    held = [entity for request in (group_request(), clone_session_request()) for entity in session.read(request)]
+    updates = [p4r.Update(type=p4r.Update.DELETE, entity=entity) for entity in held]
+    for start in range(0, len(updates), BATCH):
+        session.write(updates[start : start + BATCH])
+
+
 def is_in_force(session: Session, backup: Backup) -> bool:
     """Return whether the switch runs `backup` and holds what it held."""
     try:
@@ -71,6 +86,8 @@ def put_back(session: Session, backup: Backup) -> bool:
     Raises:
         ControlPlaneError: the switch does not take the program.
     """
+    if session.get_config() is not None:
+        forget_replication(session)
     session.set_config(backup.config)
     fresh = set(map(_bytes, _read(session, backup.config)))
     missing = [entity for entity in backup.entities if _bytes(entity) not in fresh]

@@ -102,7 +102,7 @@ class _Switch:
     def __init__(self) -> None:
         self.phase = _Phase.DOWN
         self.seen: dict[int, FlowStart] = {}
-        """Newest connection of each flow that its registers know for certain."""
+        """Newest connection of each flow that it saw begin since it was connected: those its registers know."""
         self.held: FlowBase | None = None
         """What its `flow_base` holds; None while that is not known."""
         self.lost_at: float | None = None
@@ -199,14 +199,12 @@ class ControllerCore:
     def flow_starts(self, switch: str, starts: Iterable[FlowStart], now: float) -> bool:
         """Note connections that a switch saw begin; return whether the journal has changed.
 
-        Reports may still arrive when the switch is lost: the connections are as real as others, but its registers are
-        gone.
+        Reports may still arrive when the switch is lost already: the connections are as real as others.
         """
         known = self._switches[switch]
         changed = False
         for start in starts:
-            if known.phase is not _Phase.DOWN:
-                known.seen[start.flow_id] = start
+            known.seen[start.flow_id] = start
             if self.journal.record(start):
                 changed = True
                 ends = f"{start.src_addr}:{start.src_port} -> {start.dst_addr}:{start.dst_port}"
@@ -225,7 +223,7 @@ class ControllerCore:
             self._tell(EventKind.LOST, switch, now, f"lost: {reason}")
         elif known.trouble != reason:
             self._tell(EventKind.TROUBLE, switch, now, reason)
-        known.phase, known.seen, known.held, known.trouble = _Phase.DOWN, {}, None, reason
+        known.phase, known.trouble = _Phase.DOWN, reason
 
     def take_events(self) -> list[ControllerEvent]:
         """Return (and forget) what happened."""

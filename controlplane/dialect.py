@@ -91,10 +91,15 @@ def state_requests(info: p4i.P4Info, *, counters: bool) -> list[list[p4r.Entity]
         if counters and direct & set(table.direct_resource_ids):
             entry.counter_data.SetInParent()
         tables.append(p4r.Entity(table_entry=entry))
-    requests = [tables, [_engine(multicast_group_entry=p4r.MulticastGroupEntry())]] if tables else []
+    requests = [tables, group_request()] if tables else []
     for digest in info.digests:
         requests.append([p4r.Entity(digest_entry=p4r.DigestEntry(digest_id=digest.preamble.id))])
     return requests
+
+
+def group_request() -> list[p4r.Entity]:
+    """Return the read of all multicast groups."""
+    return [_engine(multicast_group_entry=p4r.MulticastGroupEntry())]
 
 
 def clone_session_request() -> list[p4r.Entity]:

@@ -153,7 +153,7 @@ class Target:
             self._or_undo(lambda: self._change(plan, names), lambda: self._put_back(before))
             return Installation(status, plan)
         kept = backup.take(self._session)
-        plan = self._or_undo(lambda: self._replace(desired, names), lambda: self._put_back_program(kept))
+        plan = self._or_undo(lambda: self._replace(kept, desired, names), lambda: self._put_back_program(kept))
         return Installation(status, plan)
 
     def restore_flow_base(self, entries: Iterable[TableEntry], names: Names | None = None) -> Plan:
@@ -215,7 +215,9 @@ class Target:
                 raise error.with_outcome(False, f"{note}{refused}; restart the switch and install again") from error
             raise error.with_outcome(True, note) from error
 
-    def _replace(self, desired: SwitchState, names: Names | None) -> Plan:
+    def _replace(self, kept: backup.Backup | None, desired: SwitchState, names: Names | None) -> Plan:
+        if kept is not None:
+            backup.forget_replication(self._session)
         self._session.set_config(self._pipeline.config())
         plan = reconcile(desired, self._read())
         self._change(plan, names)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from xml.etree.ElementTree import Element
 
@@ -26,8 +27,8 @@ SPACE = 26.0
 """Pixels between cards, and to the edge of the drawing."""
 TRUNK_ROOM = 190.0
 """Least distance between the middles of two switches: both their ports stand on the trunk between them."""
-ARC = 150.0
-"""Height of the highest ring edge above the cards."""
+ARC = 130.0
+"""Room for ring edges above the cards."""
 HOST_Y = ARC + CARD_HEIGHT / 2 + 6
 SWITCH_Y = HOST_Y + 150
 SHADOW_Y = SWITCH_Y + 150
@@ -59,14 +60,20 @@ def render_switches(job: Job, program: str) -> Element:
             [f"trunk: port {trunk.ports[0]} of {trunk.between[0]}, port {trunk.ports[1]} of {trunk.between[1]}"]
         )
         parts.append(
-            svg("path", hover, d=_trunk(at.switch[trunk.between[0]], at.switch[trunk.between[1]]), class_="trunk")
+            svg(
+                "path",
+                hover,
+                d=_trunk(at.switch[trunk.between[0]], at.switch[trunk.between[1]], at.switch.values()),
+                class_="trunk",
+            )
         )
     for index, shadow in enumerate(roles.shadows):
         parts += _replicas(job, shadow, at, 9.0 + 7 * index)
     for trunk in job.trunks:
         for (name, port), (other, _) in (trunk.ends, trunk.ends[::-1]):
             side = math.copysign(92, at.switch[other] - at.switch[name])
-            parts.append(port_badge(port, at.switch[name] + side, SWITCH_Y - 16))
+            bow = _is_bow(at.switch[name], at.switch[other], at.switch.values())
+            parts.append(port_badge(port, at.switch[name] + side, SWITCH_Y + (44 if bow else -16)))
     parts += _rings(job, at)
     parts += [switch_box(job, switch, program, at.switch[switch.name], SWITCH_Y) for switch in job.switches]
     parts += [_rank(job, host, at.host[host.name]) for host in roles.hosts]
@@ -115,10 +122,16 @@ def _link(job: Job, host: Host, at: _Columns) -> list[Element]:
     return [line, port_badge(host.port, x1 + (x2 - x1) * 0.36, y1 + (y2 - y1) * 0.46)]
 
 
-def _trunk(one: float, other: float, below: float = 0.0) -> str:
-    """Return a line between two switches, as a bow where other columns may stand between them."""
+def _is_bow(one: float, other: float, switches: Iterable[float]) -> bool:
+    """Tell whether another switch stands between two."""
+    low, high = min(one, other), max(one, other)
+    return any(low + 10 < x < high - 10 for x in switches)
+
+
+def _trunk(one: float, other: float, between: Iterable[float], below: float = 0.0) -> str:
+    """Return a line between two switches, as a bow below those that stand between them."""
     y, middle = SWITCH_Y + below, (one + other) / 2
-    bow = 0.0 if abs(other - one) < 2.2 * TRUNK_ROOM else 64.0
+    bow = 110.0 if _is_bow(one, other, between) else 0.0
     edge = math.copysign(62, other - one)
     return path("M", one + edge, y, "Q", middle, y + bow, other - edge, y)
 
@@ -137,7 +150,12 @@ def _replicas(job: Job, shadow: ShadowNode, at: _Columns, below: float) -> list[
     parts = []
     for one, other in sorted(hops):
         hover = lines([f"{what}: over the trunk from {one} to {other}, on the way to {shadow.name}"])
-        d = _trunk(at.switch[one], at.switch[other] - math.copysign(5, at.switch[other] - at.switch[one]), below)
+        d = _trunk(
+            at.switch[one],
+            at.switch[other] - math.copysign(5, at.switch[other] - at.switch[one]),
+            at.switch.values(),
+            below,
+        )
         parts.append(svg("path", hover, d=d, class_="replica thin", marker_end="url(#topology-head)"))
     x1, x2, y1, y2 = at.switch[home], at.shadow[shadow.name], SWITCH_Y + 34, SHADOW_Y - SHADOW_HEIGHT / 2
     hover = lines([f"{what}: port {shadow.port} of switch {home} to {shadow.name}"])
@@ -171,13 +189,14 @@ def _rings(job: Job, at: _Columns) -> list[Element]:
 def _edge(one: float, other: float, width: float, hover: Element, colour: str) -> list[Element]:
     """An arc above the cards, the higher the longer; it leaves on the right of a card and arrives on the left."""
     x1, x2, top = one + 16, other - 16, HOST_Y - CARD_HEIGHT / 2
-    # Half of a quadratic curve's control height is its own.
-    height = min(ARC - 8, 26 + (ARC - 34) * abs(x2 - x1) / width + (14 if other < one else 0))
-    middle = (x1 + x2) / 2
+    height = min(ARC, 34 + (ARC - 34) * abs(x2 - x1) / width + (14 if other < one else 0))
+    # A cubic curve reaches three quarters of its control points' height.
+    middle, peak = (x1 + x2) / 2, top - 0.75 * height
+    line = path("M", x1, top, "C", x1, top - height, x2, top - height, x2, top)
     direction = 0 if other > one else 180
-    arrow = f"translate({number(middle)} {number(top - height)}) rotate({direction})"
+    arrow = f"translate({number(middle)} {number(peak)}) rotate({direction})"
     return [
-        svg("path", hover, d=path("M", x1, top, "Q", middle, top - 2 * height, x2, top), class_=f"ring{colour}"),
+        svg("path", hover, d=line, class_=f"ring{colour}"),
         svg("path", d="M-6 -5.5 L7 0 L-6 5.5 z", transform=arrow, class_=f"ring-head{colour}"),
     ]
 

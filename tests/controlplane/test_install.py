@@ -231,6 +231,25 @@ def test_another_version_of_the_program_is_replaced(address: str) -> None:
         assert switch.read_state() == ONE
 
 
+def test_groups_of_the_program_before_are_deleted_before_the_push(
+    address: str, written: list[list[p4r.Update]]
+) -> None:
+    # BMv2 goes on copying for groups that it forgot when a program was pushed, and adds to those made again.
+    with controller(address, pipeline=other_version()) as switch:
+        switch.install(BOTH)
+    written.clear()
+    with controller(address) as switch:
+        switch.install(BOTH)
+    groups = {entity.id for entity in BOTH.entities if isinstance(entity, MulticastGroup)}
+    assert groups
+    deleted = {
+        update.entity.packet_replication_engine_entry.multicast_group_entry.multicast_group_id
+        for update in written[0]
+        if update.type == p4r.Update.DELETE
+    }
+    assert deleted == groups
+
+
 def test_a_refused_update_brings_the_other_program_back(address: str) -> None:
     old = other_version()
     with controller(address, pipeline=old) as switch:

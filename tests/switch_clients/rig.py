@@ -90,12 +90,13 @@ def _free_port() -> int:
 @contextmanager
 def _bmv2(address: str, folder: Path, star: Star | None) -> Iterator[None]:
     _need("bmv2")
-    thrift = ("--thrift-port", str(_free_port()))  # its default is the same for every BMv2 of this machine
+    # The defaults of these are the same for every BMv2 of this machine.
+    own = ["--thrift-port", str(_free_port()), "--notifications-addr", f"ipc://{folder}/notifications.ipc"]
     inside = ["ip", "netns", "exec", star.switch] if star is not None else []
     log = folder / "bmv2.log"
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [*inside, BMV2, *thrift, *_arguments(address, star)], cwd=folder, stdout=output, stderr=output
+            [*inside, BMV2, *own, *_arguments(address, star)], cwd=folder, stdout=output, stderr=output
         )
     try:
         with grpc.insecure_channel(address, _EAGER) as channel:

@@ -9,7 +9,7 @@ import pytest
 
 from p4src.constants import NotReplicated
 from p4src.names import Counter, Digest, Table
-from tests.switch_clients.entries import B_PORT, EXAMPLES, FLOW, SHADOW_PORT
+from tests.switch_clients.entries import B_PORT, EXAMPLES, FLOW, SHADOW_PORT, Example
 from tests.switch_clients.finsy_tools import connected, entry, fill, key, read, run
 from tests.switch_clients.frames import DATA, FLOW_START, LATE, SYN, UNTAGGED
 from tests.switch_clients.rig import Network
@@ -76,6 +76,8 @@ def test_direct_counters_are_read_and_reset(network: Network) -> None:
                 send(network, DATA, replicated=True)
             size = len(SYN) + 3 * len(DATA)
             assert await count(switch) == [(4, size), (4, size)]
+            await switch.modify([entry(REPLICATE), entry(SHADOW)])  # without a counter: it goes on
+            assert await count(switch) == [(4, size), (4, size)]
             zero = finsy.P4CounterData(byte_count=0, packet_count=0)
             await switch.modify([finsy.P4DirectCounterEntry(table_entry=key(REPLICATE), data=zero)])
             assert await count(switch) == [(0, 0), (4, size)]
@@ -85,11 +87,17 @@ def test_direct_counters_are_read_and_reset(network: Network) -> None:
             assert await count(switch) == [(0, 0), (0, 0)]
             send(network, DATA, replicated=True)
             assert await count(switch) == [(1, len(DATA)), (1, len(DATA))]
+            # An entry that is deleted and inserted again counts anew, from where the client says.
+            await switch.delete([key(REPLICATE), key(SHADOW)])
+            begun = entry(SHADOW)
+            begun.counter_data = finsy.P4CounterData(byte_count=1000, packet_count=10)
+            await switch.insert([entry(REPLICATE), begun])
+            assert await count(switch) == [(0, 0), (10, 1000)]
 
     run(work)
 
 
-def _counted(example: object) -> finsy.P4TableEntry:
+def _counted(example: Example) -> finsy.P4TableEntry:
     request = key(example)
     request.counter_data = finsy.P4CounterData()
     return request

@@ -11,6 +11,8 @@ from tests.switch_contract.frames import STATE
 from tests.switch_contract.rig import Rig, run
 from tests.switch_contract.targets import BMV2, IN_PROCESS, TARGETS, missing
 
+NETWORKED = [pytest.param(name, marks=pytest.mark.netns) for name in TARGETS if name != IN_PROCESS]
+
 
 @contextmanager
 def started(target: str, factory: pytest.TempPathFactory) -> Iterator[Rig]:
@@ -22,14 +24,14 @@ def started(target: str, factory: pytest.TempPathFactory) -> Iterator[Rig]:
         yield rig
 
 
-@pytest.fixture(scope="package", params=TARGETS)
+@pytest.fixture(scope="package", params=[IN_PROCESS, *NETWORKED])
 def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """The switch of a target, in whatever state."""
     with started(request.param, tmp_path_factory) as rig:
         yield rig
 
 
-@pytest.fixture(params=(IN_PROCESS, BMV2))
+@pytest.fixture(params=[IN_PROCESS, pytest.param(BMV2, marks=pytest.mark.netns)])
 def fresh(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rig]:
     """A switch of its own that has never had a program."""
     with started(request.param, tmp_path_factory) as rig:

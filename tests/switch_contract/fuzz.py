@@ -40,15 +40,15 @@ def compare(left: Rig, right: Rig, scenario: Scenario, tally: Tally | None = Non
         tally.add(scenario, ours)
 
 
-def fuzz_round(left: Rig, right: Rig, number: int, tally: Tally) -> None:
-    """Compare `ROUND` scenarios that follow from the seed `number`."""
+def fuzz_round(left: Rig, right: Rig, number: int, tally: Tally, *, shrink: bool = True) -> None:
+    """Compare `ROUND` scenarios that follow from the seed `number`; `shrink` takes minutes when something is found."""
 
     @seed(number)
     @settings(
         max_examples=ROUND,
         database=None,
         deadline=None,
-        phases=(Phase.generate, Phase.shrink),
+        phases=(Phase.generate, Phase.shrink) if shrink else (Phase.generate,),
         suppress_health_check=list(HealthCheck),
     )
     @given(scenarios())

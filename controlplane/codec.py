@@ -26,7 +26,10 @@ def encode(entity: Entity, schema: P4Schema) -> p4r.Entity:
         return P4TableEntry(entity.table, match=P4TableMatch(entity.match), action=action).encode(schema)
     if isinstance(entity, MulticastGroup):
         # `egress_port`, not the newer `port`: BMv2 speaks P4Runtime 1.3, and newer servers still take it.
-        replicas = [p4r.Replica(egress_port=replica.port, instance=replica.rid) for replica in sorted(entity.replicas)]
+        # The original last: of a switch that dies in between, TCP sends again what its replicas were made of already;
+        # the other way round they would be lost.
+        copies = sorted(entity.replicas, key=lambda copy: (copy.rid == 0, copy))
+        replicas = [p4r.Replica(egress_port=copy.port, instance=copy.rid) for copy in copies]
         group = p4r.MulticastGroupEntry(multicast_group_id=entity.id, replicas=replicas)
         engine = p4r.PacketReplicationEngineEntry(multicast_group_entry=group)
         return p4r.Entity(packet_replication_engine_entry=engine)

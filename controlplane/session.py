@@ -135,16 +135,31 @@ class Session:
         config = response.config
         return config if config.ByteSize() else None
 
+    def verify_config(self, config: p4r.ForwardingPipelineConfig) -> None:
+        """Ask the switch whether it would run `config`; changes nothing.
+
+        Raises:
+            ControlPlaneError: it does not accept the program, or another controller holds the switch.
+        """
+        self._send_config(config, p4r.SetForwardingPipelineConfigRequest.VERIFY)
+
     def set_config(self, config: p4r.ForwardingPipelineConfig) -> None:
         """Make the switch verify and run `config`, which empties its tables.
 
         Raises:
             ControlPlaneError: it does not accept the program, or another controller holds the switch.
         """
+        self._send_config(config, p4r.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT)
+
+    def _send_config(
+        self,
+        config: p4r.ForwardingPipelineConfig,
+        action: p4r.SetForwardingPipelineConfigRequest.Action.ValueType,
+    ) -> None:
         request = p4r.SetForwardingPipelineConfigRequest(
             device_id=self.device_id,
             election_id=U128.encode(self.stream.election_id),
-            action=p4r.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT,
+            action=action,
             config=config,
         )
         try:

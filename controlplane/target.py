@@ -217,6 +217,7 @@ class Target:
 
     def _replace(self, kept: backup.Backup | None, desired: SwitchState, names: Names | None) -> Plan:
         if kept is not None:
+            self._session.verify_config(self._pipeline.config())  # a refused program must not cost the groups
             backup.forget_replication(self._session)
         self._session.set_config(self._pipeline.config())
         plan = reconcile(desired, self._read())

@@ -14,12 +14,13 @@ settings.register_profile("checkmate", deadline=None, print_blob=True, derandomi
 settings.load_profile("checkmate")
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist looks for the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    lacking = why_not() if any(item.get_closest_marker("mininet") for item in items) else None
-    for item in items:
-        if item.get_closest_marker("mininet"):
-            # One after the other: interfaces of the switch have fixed names.
-            item.add_marker(pytest.mark.xdist_group("mininet"))
-            if lacking is not None:
-                item.add_marker(pytest.mark.skip(reason=f"Mininet cannot be used here: {lacking}"))
+    """Skip tests in Mininet where it cannot be used.
+
+    They also carry `xdist_group("mininet")`, in the test itself: xdist looks for it before this hook. They run one
+    after the other, because the interfaces of a testbed's switch have fixed names.
+    """
+    chosen = [item for item in items if item.get_closest_marker("mininet")]
+    lacking = why_not() if chosen else None
+    for item in chosen if lacking is not None else ():
+        item.add_marker(pytest.mark.skip(reason=f"Mininet cannot be used here: {lacking}"))

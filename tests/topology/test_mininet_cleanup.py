@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"
-pytestmark = pytest.mark.mininet
+pytestmark = [pytest.mark.mininet, pytest.mark.xdist_group("mininet")]
 
 
 def launch(out: Path, iterations: int) -> subprocess.Popen[str]:

@@ -62,6 +62,7 @@ def test_both_events_in_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.mininet
+@pytest.mark.xdist_group("mininet")
 def test_a_switch_process_is_killed_and_restarted(tmp_path: Path) -> None:
     """With BMv2: see tests/controlplane/test_switch_restart.py, which needs no ranks for it."""
     event = f"restart-switch:{EVENT_AT}"
@@ -75,6 +76,7 @@ def test_a_switch_process_is_killed_and_restarted(tmp_path: Path) -> None:
 
 
 @pytest.mark.mininet
+@pytest.mark.xdist_group("mininet")
 @pytest.mark.parametrize("switch", ["softswitch", pytest.param("bmv2", marks=needs_bmv2)])
 def test_a_standby_process_takes_over(tmp_path: Path, switch: str) -> None:
     event = f"failover-switch:{EVENT_AT}"

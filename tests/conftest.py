@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
@@ -15,12 +19,19 @@ settings.load_profile("checkmate")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests in Mininet where it cannot be used.
-
-    They also carry `xdist_group("mininet")`, in the test itself: xdist looks for it before this hook. They run one
-    after the other, because the interfaces of a testbed's switch have fixed names.
-    """
+    """Skip tests in Mininet where it cannot be used."""
     chosen = [item for item in items if item.get_closest_marker("mininet")]
     lacking = why_not() if chosen else None
     for item in chosen if lacking is not None else ():
         item.add_marker(pytest.mark.skip(reason=f"Mininet cannot be used here: {lacking}"))
+
+
+@pytest.fixture(autouse=True)
+def one_testbed_at_a_time(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Let tests in Mininet run one after the other, in all workers: the switch's interfaces have fixed names."""
+    if request.node.get_closest_marker("mininet") is None:
+        yield
+        return
+    with (Path(tempfile.gettempdir()) / "checkmate-mininet-tests.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

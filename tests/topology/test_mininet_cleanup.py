@@ -21,7 +21,13 @@ def launch(out: Path, iterations: int) -> subprocess.Popen[str]:
         sys.executable, "-m", "checkmate.cli", "testbed", "run", str(EXAMPLE), "--fabric", "mininet", "--ranks", "2",
         "--iterations", str(iterations), "--out", str(out),
     ]  # fmt: skip
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    def heed_interrupts() -> None:
+        # A shell's background jobs, and so their children, ignore SIGINT.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, preexec_fn=heed_interrupts)
 
 
 def wait_for(condition: object, seconds: float = 60.0) -> None:

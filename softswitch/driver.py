@@ -13,9 +13,9 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from capture.writer import PcapWriter
 from softswitch.netio import EthernetPort
 from softswitch.p4rt.device import Device, Frames
-from softswitch.pcap import PcapWriter
 
 _BATCH = 64
 """Frames taken from one port before the others get their turn."""

@@ -1,0 +1,171 @@
+"""Opening a capture of any kind: pcap or pcapng, plain or gzip, from a file, a pipe or standard input."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import BinaryIO, Literal
+
+from capture.model import Interface, Packet
+from capture.pcap import MAGIC_MICROSECONDS, MAGIC_NANOSECONDS, PcapReader
+from capture.pcapng import SECTION_HEADER, PcapngReader
+from capture.source import ByteSource
+
+_PCAP_MAGICS = {
+    magic.to_bytes(4, "little" if order == "<" else "big"): (order, magic == MAGIC_NANOSECONDS)
+    for magic in (MAGIC_MICROSECONDS, MAGIC_NANOSECONDS)
+    for order in "<>"
+}
+_PCAPNG_MAGIC = SECTION_HEADER.to_bytes(4, "big")  # reads the same in either byte order
+
+_CONVERT = "convert it with: editcap -F pcapng OLD NEW"
+_REFUSED = {
+    bytes.fromhex("a1b2cd34"): (
+        "a 'modified' pcap file (Kuznetzov's patch of libpcap, longer records)",
+        _CONVERT,
+    ),
+    bytes.fromhex("1c0001ac"): ("an IXIA pcap file (hardware time stamps)", _CONVERT),
+    bytes.fromhex("1c0001ab"): ("an IXIA pcap file (software time stamps)", _CONVERT),
+    b"snoo": ("a snoop file", _CONVERT),
+    b"GMBU": ("a Microsoft Network Monitor file", _CONVERT),
+    b"RTSS": ("a Microsoft Network Monitor file", _CONVERT),
+    b"\x28\xb5\x2f\xfd": ("zstd-compressed", "decompress it with: zstd -d"),
+    b"\x04\x22\x4d\x18": ("lz4-compressed", "decompress it with: lz4 -d"),
+    b"\xfd7zX": ("xz-compressed", "decompress it with: xz -d"),
+    b"BZh9": ("bzip2-compressed", "decompress it with: bzip2 -d"),
+    b"PK\x03\x04": ("a zip archive", "unpack it with: unzip"),
+    b"\x1f\x8b\x08\x00": ("gzip-compressed twice", "decompress it once with: gzip -d"),
+}
+_NOT_A_CAPTURE_FIX = "a pcap or pcapng file is needed, as tcpdump and Wireshark write it, plain or gzip-compressed"
+
+
+class CaptureReader:
+    """The packets of one capture, in order, read as they are asked for.
+
+    Memory does not grow with the input. Iterate once: a second loop goes on where the first stopped, and is empty after
+    an error. Closing it (or leaving its ``with`` block) closes the file if it was opened here.
+
+    The checksum of gzip input comes at its end, so that bytes which are wrong in it may be reported only there.
+    """
+
+    def __init__(self, path: Path | BinaryIO, name: str | None = None) -> None:
+        """Open the file and look at its first bytes.
+
+        Args:
+            path: a file, or a stream that is read from its present position on.
+            name: what errors call the input; `path`, or the stream's name, when not given.
+
+        Raises:
+            CaptureError: it is empty or no capture, or its file header is cut off.
+            OSError: the file cannot be opened or read.
+        """
+        self._owned: io.FileIO | None = None
+        self._closed = False
+        stream: BinaryIO
+        if isinstance(path, Path):
+            # Unbuffered, because a ByteSource buffers and asks for large pieces.
+            stream = self._owned = io.FileIO(path)
+        else:
+            stream = path
+        try:
+            self._source = ByteSource(stream, name or _name(path))
+            self.size: int | None = _size(stream)
+            """Bytes of the whole input, compressed as it is; None for pipes."""
+            self.format: Literal["pcap", "pcapng"]
+            """Kind of file."""
+            self._reader = self._recognise()
+        except BaseException:
+            self.close()
+            raise
+        self._packets = self._reader.packets()
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes taken from the input so far, up to `size`; ahead of the packets by a buffer."""
+        return self._source.bytes_read
+
+    @property
+    def interfaces(self) -> tuple[Interface, ...]:
+        """Interfaces known so far: the only one of a pcap, those of the present section of a pcapng."""
+        return tuple(self._reader.interfaces)
+
+    def __iter__(self) -> Iterator[Packet]:
+        """Return the packets that were not yet handed out.
+
+        Raises:
+            CaptureError: while iterating, after the last whole packet before the damage.
+            OSError: while iterating, the input cannot be read.
+            ValueError: the reader was closed.
+        """
+        if self._closed:
+            raise ValueError(f"{self._source.name}: the capture was closed")
+        return self._packets
+
+    def close(self) -> None:
+        """Close the file; closing twice does nothing."""
+        self._closed = True
+        if self._owned is not None:
+            self._owned.close()
+
+    def __enter__(self) -> CaptureReader:
+        """Return itself, to be closed at the end of the block."""
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close."""
+        self.close()
+
+    def _recognise(self) -> PcapReader | PcapngReader:
+        source = self._source
+        have = source.refill(0, 4)
+        magic = source.buffer[:4]
+        if magic in _PCAP_MAGICS:
+            self.format = "pcap"
+            return PcapReader(source, *_PCAP_MAGICS[magic])
+        if magic == _PCAPNG_MAGIC:
+            self.format = "pcapng"
+            return PcapngReader(source)
+        if not have:
+            source.check_end()
+            raise source.error(0, "the file is empty", "capture again")
+        if have < 4:
+            raise source.truncated(0, "the file header", have, 4)
+        for known in (magic, magic[::-1]):
+            if known in _REFUSED:
+                what, fix = _REFUSED[known]
+                raise source.error(0, f"this is {what}, which is not read", fix)
+        raise source.error(0, f"this is no capture file: it begins with {magic.hex()}", _NOT_A_CAPTURE_FIX)
+
+
+def open_capture(path: Path | str) -> CaptureReader:
+    """Open the capture at `path`, or the one on standard input where it is ``-``.
+
+    Raises:
+        CaptureError: it is empty or no capture, or its file header is cut off.
+        OSError: the file cannot be opened or read.
+    """
+    if str(path) == "-":
+        return CaptureReader(sys.stdin.buffer, "standard input")
+    return CaptureReader(Path(path))
+
+
+def _name(path: Path | BinaryIO) -> str:
+    if isinstance(path, Path):
+        return str(path)
+    name = getattr(path, "name", None)
+    return name if isinstance(name, str) else "stream"
+
+
+def _size(stream: BinaryIO) -> int | None:
+    try:
+        status = os.fstat(stream.fileno())
+    except (OSError, AttributeError):  # in memory
+        return None
+    return status.st_size if stat.S_ISREG(status.st_mode) else None

@@ -1,0 +1,85 @@
+"""Classic pcap, read."""
+
+from __future__ import annotations
+
+import pytest
+
+from capture.errors import CaptureError
+from capture.model import Packet
+from tests.capture.builders import MICRO, NANO, pcap_header, read, read_what_can_be, record
+
+FRAME = bytes(range(60))
+
+
+@pytest.mark.parametrize("order", ["<", ">"])
+@pytest.mark.parametrize(("magic", "unit_ns"), [(MICRO, 1000), (NANO, 1)])
+def test_both_orders_and_both_units(order: str, magic: int, unit_ns: int) -> None:
+    content = pcap_header(order, magic, link=113) + record(FRAME, 5, 999_999, order, original=1500)
+    content += record(b"", 0xFFFFFFFF, 7, order)
+    assert read(content) == [
+        Packet(1, 5 * 10**9 + 999_999 * unit_ns, FRAME, 1500, 0, 113, 24),
+        Packet(2, 0xFFFFFFFF * 10**9 + 7 * unit_ns, b"", 0, 0, 113, 24 + 16 + 60),
+    ]
+
+
+def test_no_packets_is_no_error() -> None:
+    assert read(pcap_header()) == []
+
+
+def test_link_type_without_the_length_of_the_frame_check_sequence() -> None:
+    content = pcap_header(link=1 | 0x04000000 | 0x40000000) + record(FRAME)
+    assert [packet.link_type for packet in read(content)] == [1]
+
+
+def test_packets_longer_than_the_file_headers_snaplen_are_read() -> None:
+    assert len(read(pcap_header(snaplen=10) + record(FRAME))[0].data) == 60
+
+
+def test_zero_length_packet_is_a_packet() -> None:
+    packets = read(pcap_header() + record(b"", original=0) + record(b"", original=60) + record(FRAME))
+    assert [(len(packet.data), packet.original_length) for packet in packets] == [(0, 0), (0, 60), (60, 60)]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "problem"),
+    [
+        (record(FRAME, captured=60, original=59), "more bytes captured (60) than it had on the wire (59)"),
+        (record(FRAME, captured=0xFFFFFFFF), "a packet of 4294967295 captured bytes, more than 16777216"),
+        (record(FRAME, captured=(1 << 24) + 1), "more than 16777216"),
+        (record(FRAME, units=1_000_000), "1000000 units of 1000 ns after the second, which has 1000000"),
+        (bytes(16), "a hole of zeros"),
+        (record(FRAME, captured=61), "the file ends inside packet 2: 76 of 77 bytes are there"),
+        (record(FRAME)[:15], "the file ends inside the header of packet 2: 15 of 16 bytes are there"),
+        (b"\x01", "the file ends inside the header of packet 2: 1 of 16 bytes are there"),
+    ],
+)
+def test_damage_is_named_after_the_packets_before_it(wrong: bytes, problem: str) -> None:
+    packets, error = read_what_can_be(pcap_header() + record(FRAME) + wrong)
+    assert [packet.data for packet in packets] == [FRAME]
+    assert error is not None
+    assert problem in error.problem
+    assert (error.path, error.offset) == ("test", 24 + 76)
+    assert str(error) == f"test: at byte 100: {error.problem}; {error.fix}"
+
+
+def test_nanoseconds_below_a_second_only() -> None:
+    assert read(pcap_header(magic=NANO) + record(FRAME, units=999_999_999))[0].time_ns == 1_999_999_999
+    _, error = read_what_can_be(pcap_header(magic=NANO) + record(FRAME, units=10**9))
+    assert error is not None
+    assert "1000000000 units of 1 ns" in error.problem
+
+
+def test_largest_packet() -> None:
+    data = bytes(1 << 24)
+    assert read(pcap_header() + record(data) + record(FRAME))[0].data == data
+
+
+@pytest.mark.parametrize("length", [4, 5, 23])
+def test_cut_file_header(length: int) -> None:
+    with pytest.raises(CaptureError, match=f"ends inside the pcap file header: {length} of 24 bytes"):
+        read(pcap_header()[:length])
+
+
+def test_versions_with_other_record_headers_are_refused() -> None:
+    with pytest.raises(CaptureError, match=r"at byte 4: pcap version 2\.3, and only 2.4 is known"):
+        read(pcap_header(minor=3) + record(FRAME))

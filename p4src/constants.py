@@ -24,22 +24,22 @@ FIRST_RID = 1
 class NotReplicated(IntEnum):
     """Why a packet was not replicated, or was dropped: index of the `not_replicated` counter."""
 
-    UNTAGGED = 0
-    """A TCP packet that no `replicate` entry matches (other traffic, reduce-scatter, later hops): the normal case."""
-    UNKNOWN_ISN = 1
-    """Tagged, but neither the registers nor `flow_base` know the connection's initial sequence number."""
-    LATE_CONNECTION = 2
-    """Tagged, from another source port than the flow's newest connection: a late segment of an old one."""
-    NO_GROUP = 3
-    """The flow's entry names no multicast group."""
-    UNSUPPORTED_HEADER = 4
-    """TCP behind IPv4 options, in a fragment or cut short: the data plane does not look for its ports."""
-    FROM_SHADOW = 5
-    """Came in at a shadow node's port: dropped, nothing that a shadow sends reaches a rank."""
-    UNKNOWN_DESTINATION = 6
-    """No such unicast MAC address: dropped."""
-    NONE = 7
+    NONE = 0
     """Replicated, flooded, or not a candidate (not TCP and no RoCEv2 entry)."""
+    UNTAGGED = 1
+    """A TCP packet that no `replicate` entry matches (other traffic, reduce-scatter, later hops): the normal case."""
+    UNKNOWN_ISN = 2
+    """Tagged, but neither the registers nor `flow_base` know the connection's initial sequence number."""
+    LATE_CONNECTION = 3
+    """Tagged, from another source port than the flow's newest connection: a late segment of an old one."""
+    NO_GROUP = 4
+    """The flow's entry names no multicast group."""
+    UNSUPPORTED_HEADER = 5
+    """TCP behind IPv4 options, in a fragment or cut short: the data plane does not look for its ports."""
+    FROM_SHADOW = 6
+    """Came in at a shadow node's port: dropped, nothing that a shadow sends reaches a rank."""
+    UNKNOWN_DESTINATION = 7
+    """No such unicast MAC address: dropped."""
 
 
 P4_CONSTANTS: dict[str, tuple[str, int]] = {

@@ -1,8 +1,11 @@
-// Layer 2: known unicast to its port, broadcast and multicast to the flood group. What shadows send goes nowhere.
+// The whole ingress decision. Layer 2: known unicast to its port (and replicated where it is tagged), broadcast and
+// multicast to the flood group. What shadows send goes nowhere.
 #ifndef CHECKMATE_FORWARD
 #define CHECKMATE_FORWARD
 
 control Forward(in headers_t hdr, inout metadata_t meta) {
+    Replicate() replicate;
+
     @name(".drop_from_shadow")
     action drop_from_shadow() {
         meta.drop = 1;
@@ -43,8 +46,9 @@ control Forward(in headers_t hdr, inout metadata_t meta) {
             } else if (hdr.ethernet.dst_addr[40:40] == 1) {
                 meta.group = FLOOD_GROUP;
                 meta.flooded = 1;
-            } else {
-                l2_forward.apply();
+            } else if (l2_forward.apply().hit) {
+                // Nested, not decided by flags: hardware then looks into the tables of replication at the same time.
+                replicate.apply(hdr, meta);
             }
         }
     }

@@ -2,11 +2,17 @@
 #ifndef CHECKMATE_METADATA
 #define CHECKMATE_METADATA
 
-typedef bit<16> port_id_t;   // as wide as the widest target's port
+typedef bit<9> port_id_t;
 typedef bit<16> group_id_t;  // multicast group, 0 is none
 typedef bit<16> rid_t;       // replica id: 0 is the original, others name a shadow node
 typedef bit<16> flow_id_t;
 typedef bit<8> reason_t;     // why a packet is not replicated: index of a counter
+typedef bit<16> connection_t;
+
+// What the memory of connections says of a segment's source port.
+const connection_t CONNECTION_UNKNOWN = 0;  // no connection of the flow has been seen
+const connection_t CONNECTION_NEWEST = 1;
+const connection_t CONNECTION_LATE = 2;     // another than the newest one
 
 // Sent to the controller for every connection that begins.
 struct flow_start_t {
@@ -18,6 +24,7 @@ struct flow_start_t {
     bit<16> dst_port;
 }
 
+// All zero at first: no reason, no group, nothing to do.
 struct metadata_t {
     port_id_t ingress_port;
     port_id_t egress_port;  // of a unicast packet
@@ -30,7 +37,10 @@ struct metadata_t {
     bit<1> replica_tcp;     // replicas of this packet get the shadow's address, port and stream position
     flow_id_t flow_id;
     group_id_t replica_group;
-    bit<32> isn;
+    connection_t connection;
+    bit<32> isn;            // of the newest connection
+    bit<32> base_isn;       // of the connection, from flow_base
+    bit<1> base_known;
     bit<32> position;       // sequence number relative to the ISN
     ipv4_addr_t shadow_ip;
     bit<16> shadow_port;

@@ -1,5 +1,5 @@
 // Tagged TCP segments: which flow, and which position in its stream. ConnectionMemory is the architecture's own
-// (registers differ); it remembers ISN and source port of each flow's newest connection.
+// (registers differ); it remembers ISN and source port of each flow's newest connection, and knows it again.
 #ifndef CHECKMATE_REPLICATE_TCP
 #define CHECKMATE_REPLICATE_TCP
 
@@ -30,8 +30,8 @@ control ReplicateTcp(in headers_t hdr, inout metadata_t meta) {
 
     @name(".set_isn")
     action set_isn(bit<32> isn) {
-        meta.isn = isn;
-        meta.reason = REASON_NONE;
+        meta.base_isn = isn;
+        meta.base_known = 1;
     }
 
     // Connections that began before this switch knew them (restart, failover). The source port is part of the key, so
@@ -47,20 +47,30 @@ control ReplicateTcp(in headers_t hdr, inout metadata_t meta) {
         size = MAX_FLOWS;
     }
 
+    @hidden
+    action replicate_from(bit<32> isn) {
+        meta.position = hdr.tcp.seq - isn;
+        meta.replica_tcp = 1;
+        meta.group = meta.replica_group;
+    }
+
     apply {
         if (!replicate.apply().hit) {
             meta.reason = REASON_UNTAGGED;
         } else if (meta.replica_group == 0) {
             meta.reason = REASON_NO_GROUP;
         } else {
+            // Both are asked, and what one knows is used: hardware does it at the same time.
+            flow_base.apply();
             memory.apply(hdr, meta);
-            if (meta.reason == REASON_UNKNOWN_ISN) {
-                flow_base.apply();
-            }
-            if (meta.reason == REASON_NONE) {
-                meta.position = hdr.tcp.seq - meta.isn;
-                meta.replica_tcp = 1;
-                meta.group = meta.replica_group;
+            if (meta.connection == CONNECTION_NEWEST) {
+                replicate_from(meta.isn);
+            } else if (meta.connection == CONNECTION_LATE) {
+                meta.reason = REASON_LATE_CONNECTION;
+            } else if (meta.base_known == 1) {
+                replicate_from(meta.base_isn);
+            } else {
+                meta.reason = REASON_UNKNOWN_ISN;
             }
         }
     }

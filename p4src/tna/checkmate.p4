@@ -12,20 +12,20 @@
 #include "../include/constants.p4"
 #include "../include/parser.p4"
 #include "connection_memory.p4"
-#include "../include/forward.p4"
 #include "../include/replicate_tcp.p4"
 #include "../include/replicate_rdma.p4"
-#include "../include/decide.p4"
+#include "../include/replicate.p4"
+#include "../include/forward.p4"
 #include "../include/rewrite.p4"
 
 // Metadata does not survive the traffic manager: what egress needs travels in front of the packet.
 header bridge_h {
-    port_id_t ingress_port;
     flow_id_t flow_id;
     bit<32> position;
     bit<1> flooded;
     bit<1> replica_tcp;
-    @padding bit<6> pad;
+    @padding bit<5> pad;
+    port_id_t ingress_port;
 }
 
 struct tna_headers_t {
@@ -55,13 +55,13 @@ control Ingress(inout tna_headers_t hdr, inout metadata_t meta, in ingress_intri
                 in ingress_intrinsic_metadata_from_parser_t ig_prsr_md,
                 inout ingress_intrinsic_metadata_for_deparser_t ig_dprsr_md,
                 inout ingress_intrinsic_metadata_for_tm_t ig_tm_md) {
-    Decide() decide;
+    Forward() forward;
     @name(".not_replicated")
     Counter<bit<64>, reason_t>(REASONS, CounterType_t.PACKETS_AND_BYTES) not_replicated;
 
     apply {
-        meta.ingress_port = (port_id_t)ig_intr_md.ingress_port;
-        decide.apply(hdr.packet, meta);
+        meta.ingress_port = ig_intr_md.ingress_port;
+        forward.apply(hdr.packet, meta);
         not_replicated.count(meta.reason);
         if (meta.flow_started == 1) {
             ig_dprsr_md.digest_type = 1;
@@ -72,7 +72,7 @@ control Ingress(inout tna_headers_t hdr, inout metadata_t meta, in ingress_intri
             // Without a unicast port: a flow's group holds its original egress port too, as on v1model.
             ig_tm_md.mcast_grp_a = meta.group;
         } else {
-            ig_tm_md.ucast_egress_port = (PortId_t)meta.egress_port;
+            ig_tm_md.ucast_egress_port = meta.egress_port;
         }
         hdr.bridge.setValid();
         hdr.bridge.ingress_port = meta.ingress_port;
@@ -146,16 +146,14 @@ control Egress(inout tna_headers_t hdr, inout egress_metadata_t meta, in egress_
                inout egress_intrinsic_metadata_for_deparser_t eg_dprsr_md,
                inout egress_intrinsic_metadata_for_output_port_t eg_oport_md) {
     Rewrite() rewrite;
-    port_id_t turned_back;
-
     apply {
         meta.shared_part.rid = eg_intr_md.egress_rid;
         meta.shared_part.flow_id = hdr.bridge.flow_id;
         meta.shared_part.position = hdr.bridge.position;
         meta.shared_part.replica_tcp = hdr.bridge.replica_tcp;
-        turned_back = (port_id_t)eg_intr_md.egress_port ^ hdr.bridge.ingress_port;
         rewrite.apply(hdr.packet, meta.shared_part);
-        if (meta.shared_part.drop == 1 || (hdr.bridge.flooded == 1 && turned_back == 0)) {
+        if (meta.shared_part.drop == 1 ||
+                (hdr.bridge.flooded == 1 && eg_intr_md.egress_port == hdr.bridge.ingress_port)) {
             eg_dprsr_md.drop_ctl = 1;
         }
         hdr.bridge.setInvalid();

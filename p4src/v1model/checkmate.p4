@@ -8,10 +8,10 @@
 #include "../include/constants.p4"
 #include "../include/parser.p4"
 #include "connection_memory.p4"
-#include "../include/forward.p4"
 #include "../include/replicate_tcp.p4"
 #include "../include/replicate_rdma.p4"
-#include "../include/decide.p4"
+#include "../include/replicate.p4"
+#include "../include/forward.p4"
 #include "../include/rewrite.p4"
 
 parser CheckmateParser(packet_in packet, out headers_t hdr, inout metadata_t meta,
@@ -30,13 +30,13 @@ control VerifyNothing(inout headers_t hdr, inout metadata_t meta) {
 }
 
 control CheckmateIngress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
-    Decide() decide;
+    Forward() forward;
     @name(".not_replicated")
     counter(REASONS, CounterType.packets_and_bytes) not_replicated;
 
     apply {
-        meta.ingress_port = (port_id_t)standard_metadata.ingress_port;
-        decide.apply(hdr, meta);
+        meta.ingress_port = standard_metadata.ingress_port;
+        forward.apply(hdr, meta);
         not_replicated.count((bit<32>)meta.reason);
         if (meta.flow_started == 1) {
             digest<flow_start_t>(1, { meta.flow_id, hdr.tcp.seq, hdr.ipv4.src_addr, hdr.ipv4.dst_addr,
@@ -48,7 +48,7 @@ control CheckmateIngress(inout headers_t hdr, inout metadata_t meta, inout stand
             // A multicast group overrides the unicast port: a flow's group holds its original egress port too.
             standard_metadata.mcast_grp = meta.group;
         } else {
-            standard_metadata.egress_spec = (bit<9>)meta.egress_port;
+            standard_metadata.egress_spec = meta.egress_port;
         }
     }
 }

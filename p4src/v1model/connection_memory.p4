@@ -2,7 +2,7 @@
 #ifndef CHECKMATE_CONNECTION_MEMORY
 #define CHECKMATE_CONNECTION_MEMORY
 
-// Sets meta.isn, and meta.reason to NONE when it is known, else to UNKNOWN_ISN or LATE_CONNECTION.
+// Sets meta.connection and meta.isn.
 control ConnectionMemory(in headers_t hdr, inout metadata_t meta) {
     register<bit<32>>(MAX_FLOWS) isn_of_flow;
     register<bit<16>>(MAX_FLOWS) port_of_flow;  // 0: no connection seen
@@ -15,15 +15,18 @@ control ConnectionMemory(in headers_t hdr, inout metadata_t meta) {
                 port_of_flow.write((bit<32>)meta.flow_id, hdr.tcp.src_port);
                 meta.isn = hdr.tcp.seq;
                 meta.flow_started = 1;
+                known_port = hdr.tcp.src_port;
             } else {
                 isn_of_flow.read(meta.isn, (bit<32>)meta.flow_id);
                 port_of_flow.read(known_port, (bit<32>)meta.flow_id);
-                if (known_port == 0) {
-                    meta.reason = REASON_UNKNOWN_ISN;
-                } else if (known_port != hdr.tcp.src_port) {
-                    meta.reason = REASON_LATE_CONNECTION;
-                }
             }
+        }
+        if (known_port == 0) {
+            meta.connection = CONNECTION_UNKNOWN;
+        } else if (known_port == hdr.tcp.src_port) {
+            meta.connection = CONNECTION_NEWEST;
+        } else {
+            meta.connection = CONNECTION_LATE;
         }
     }
 }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from softswitch.pcap import PcapWriter
+from capture.writer import PcapWriter
 from topology.simulation import Place
 
 

@@ -1,0 +1,1 @@
+"""Captures of gradient traffic, replayed: what they hold, and what follows from it."""

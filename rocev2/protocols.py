@@ -1,0 +1,91 @@
+"""How NCCL's protocols put data on the wire: what a decoder must know of each.
+
+LL (prims_ll.h): lines of 16 bytes, four data, four flag, four data, four flag; the flag is the step plus one, and the
+buffer is a ring of 8 slots, one per step. Simple (prims_simple.h): the data as they are. LL128 (lines of 128 bytes, the
+last 8 the flag) would be a third class here: it needs its own `line_bytes` and `split`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+import numpy as np
+
+STEPS = 8
+"""Slots of a receive buffer (NCCL_STEPS)."""
+
+
+class Split(NamedTuple):
+    """The payload of a packet, taken apart."""
+
+    flag: int
+    """The flag that all its lines carry, 0 where the protocol has none."""
+    data: bytes
+    """The data bytes, little endian as in memory."""
+
+
+class WireProtocol(Protocol):
+    """One of NCCL's protocols."""
+
+    name: str
+    line_bytes: int
+    """Bytes of a line on the wire; messages are whole lines."""
+    line_data: int
+    """Data bytes of a line."""
+    slot_bytes: int
+    """Wire bytes of a slot of the receive buffer: the largest message."""
+
+    def flag(self, payload: bytes) -> int | None:
+        """Return the flag of a payload, None when it is not of this protocol."""
+
+    def split(self, payload: bytes) -> Split | None:
+        """Return flag and data of a payload of whole lines; None when it is not of this protocol."""
+
+
+class LowLatency:
+    """LL: every 8 bytes are 4 data and 4 flag."""
+
+    name = "LL"
+    line_bytes = 16
+    line_data = 8
+    slot_bytes = 65536  # 8 lines per thread * 512 threads * 16 bytes (DEFAULT_LL_BUFFSIZE / NCCL_STEPS)
+
+    def flag(self, payload: bytes) -> int | None:
+        """Return the flag of a payload; None unless all lines carry the same, which is never 0."""
+        size = len(payload)
+        if size == 0 or size % 8:
+            return None
+        first = payload[4:8]
+        value = int.from_bytes(first, "little")
+        if value == 0 or payload[-4:] != first:
+            return None
+        flags = np.frombuffer(payload, "<u4")[1::2]
+        return value if bool((flags == value).all()) else None
+
+    def split(self, payload: bytes) -> Split | None:
+        """Return flag and data; None unless all lines carry the same flag."""
+        flag = self.flag(payload)
+        if flag is None:
+            return None
+        return Split(flag, np.frombuffer(payload, "<u4")[0::2].tobytes())
+
+
+class Simple:
+    """Simple: plain data; nothing in a packet says which step it belongs to."""
+
+    name = "Simple"
+    line_bytes = 1
+    line_data = 1
+    slot_bytes = 131072  # NCCL_P2P net chunk size of the captures that this was built on
+
+    def flag(self, payload: bytes) -> int | None:
+        """Return 0: any payload will do."""
+        return 0
+
+    def split(self, payload: bytes) -> Split | None:
+        """Return the payload as it is."""
+        return Split(0, payload)
+
+
+LL = LowLatency()
+SIMPLE = Simple()

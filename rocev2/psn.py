@@ -1,0 +1,47 @@
+"""Packet sequence numbers: 24-bit numbers of one queue pair, unwrapped to integers that only grow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+MODULUS = 1 << 24
+HALF = MODULUS >> 1
+
+
+def unwrap(psn: int, near: int) -> int:
+    """Return the integer congruent to `psn` modulo 2^24 that is nearest to `near`.
+
+    Of two equally near ones the lower. At most 2^23 PSNs may be outstanding (IBTA 9.7.2): the nearest is the true one.
+    """
+    return near + ((psn - near + HALF - 1) % MODULUS) - (HALF - 1) if psn != near % MODULUS else near
+
+
+def wrap(unwrapped: int) -> int:
+    """Return the 24-bit PSN of an unwrapped one."""
+    return unwrapped % MODULUS
+
+
+def ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
+    """Return ascending, distinct `numbers` as inclusive ranges (first, last)."""
+    found: list[tuple[int, int]] = []
+    for number in numbers:
+        if found and found[-1][1] + 1 == number:
+            found[-1] = (found[-1][0], number)
+        else:
+            found.append((number, number))
+    return found
+
+
+def gaps(seen: Iterable[int], first: int, last: int) -> list[tuple[int, int]]:
+    """Return what of first..last (both inclusive) is not in `seen` (ascending), as inclusive ranges."""
+    missing: list[tuple[int, int]] = []
+    expected = first
+    for number in seen:
+        if number > last:
+            break
+        if number > expected:
+            missing.append((expected, number - 1))
+        expected = max(expected, number + 1)
+    if expected <= last:
+        missing.append((expected, last))
+    return missing

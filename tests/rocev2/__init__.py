@@ -1,0 +1,1 @@
+"""Tests of the RoCEv2/NCCL decoder and encoder."""

@@ -1,0 +1,1 @@
+"""Helpers around the project: the Wireshark dissector of the frame format."""

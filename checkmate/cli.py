@@ -8,7 +8,11 @@ from collections.abc import Callable, Sequence
 
 import typer
 
-from checkmate import job_commands, switch_commands, testbed_commands
+from checkmate import job_commands, store_commands, switch_commands, testbed_commands
+from checkmate.certs_command import certs
+from checkmate.inspect_command import inspect
+from checkmate.replay_command import replay_command
+from checkmate.status_command import status_command
 
 app = typer.Typer(
     name="checkmate",
@@ -20,6 +24,13 @@ app = typer.Typer(
 app.add_typer(testbed_commands.app)
 app.add_typer(switch_commands.app)
 app.add_typer(job_commands.app)
+app.add_typer(store_commands.app)
+app.command()(store_commands.restore)
+app.command()(store_commands.verify)
+app.command()(certs)
+app.command("replay")(replay_command)
+app.command()(inspect)
+app.command("status")(status_command)
 
 # Programs with a command line of their own: what follows the name is theirs, --help too.
 _OWN_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}

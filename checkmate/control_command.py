@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from checkmate.tls_options import with_tls
 from controlplane.controller import ControllerCore, ControllerEvent
 from controlplane.controller_driver import ControllerDriver
 from controlplane.describe import Names
@@ -18,12 +19,15 @@ from controlplane.journal_file import JournalError, read_journal
 from controlplane.target import DEFAULT_ELECTION_ID
 from jobspec.errors import JobError
 from jobspec.loader import load_jobs
+from jobspec.tls import TlsError
+from jobspec.tls.options import TlsOptions
 
 FAILED = 2
 """Exit code when a job file, an address or the journal cannot be used."""
 _SIGNALS = {signal.SIGINT, signal.SIGTERM}
 
 
+@with_tls
 def control(
     files: Annotated[
         list[Path], typer.Argument(metavar="FILE...", help="Job files; several are several jobs on one switch.")
@@ -53,6 +57,7 @@ def control(
         int, typer.Option(min=1, help="Bid for the switches; the controller with the highest id holds them.")
     ] = DEFAULT_ELECTION_ID,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document a line instead of text.")] = False,
+    tls: TlsOptions = TlsOptions(),  # noqa: B008
 ) -> None:
     """Keep switches installed until SIGINT or SIGTERM: install the jobs, and again after a restart of a switch.
 
@@ -81,10 +86,16 @@ def control(
         core = ControllerCore([target, *(standby or [])], desired_state(jobs, switch), known)
         number = device_id or device_id_of(jobs, switch)
         with ControllerDriver(
-            core, number, election_id=election_id, names=Names.of(jobs, switch), journal=journal, on_event=show
+            core,
+            number,
+            election_id=election_id,
+            names=Names.of(jobs, switch),
+            journal=journal,
+            tls=tls.client(),
+            on_event=show,
         ):
             signal.sigwait(_SIGNALS)
-    except (JobError, ControlPlaneError, JournalError) as error:
+    except (JobError, ControlPlaneError, JournalError, TlsError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(FAILED) from None
     finally:

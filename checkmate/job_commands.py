@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -24,7 +25,7 @@ def check(
     files: Annotated[list[Path], typer.Argument(metavar="FILE...", help="Job files that share a switch.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
 ) -> None:
-    """Validate job files, and show their flows.
+    """Validate job files, and show their flows and queue pairs.
 
     Exit code: 0 all sound; 2 something is wrong, each problem with file, line and field.
 
@@ -55,12 +56,33 @@ def check(
         for job in jobs
         for flow in job.flows
     ]
+    queue_pairs = [
+        {
+            "job": job.name,
+            "from": pair.source.name,
+            "to": pair.target.name,
+            "source": str(pair.source_address),
+            "target": str(pair.target_address),
+            "queue_pair": pair.number,
+            "multicast_group": pair.multicast_group,
+            "shadows": [shadow.name for shadow in pair.shadows],
+            "replicated_by": job.switch_of(pair.source).name,
+        }
+        for job in jobs
+        for pair in job.queue_pairs
+    ]
     if as_json:
-        print(json.dumps({"problems": [], "flows": flows}, indent=2))
+        print(json.dumps({"problems": [], "flows": flows, "queue_pairs": queue_pairs}, indent=2))
         return
-    table = Table(title="Flows", title_justify="left")
-    for name in flows[0]:
-        table.add_column(name.replace("_", " "))
-    for flow in flows:
-        table.add_row(*(", ".join(v) if isinstance(v, list) else str(v) for v in flow.values()))
-    Console().print(table)
+    for title, rows in (("Flows", flows), ("RoCEv2 queue pairs", queue_pairs)):
+        if rows:
+            Console().print(_table(title, rows))
+
+
+def _table(title: str, rows: Sequence[Mapping[str, Any]]) -> Table:
+    table = Table(title=title, title_justify="left")
+    for name in rows[0]:
+        table.add_column(name.replace("_", " "), overflow="fold")
+    for row in rows:
+        table.add_row(*(", ".join(v) if isinstance(v, list) else str(v) for v in row.values()))
+    return table

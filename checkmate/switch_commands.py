@@ -13,6 +13,7 @@ from rich.markup import escape
 from rich.table import Table as Grid
 
 from checkmate.control_command import control
+from checkmate.tls_options import with_tls
 from controlplane.describe import (
     Names,
     action_text,
@@ -34,6 +35,8 @@ from controlplane.target import DEFAULT_ELECTION_ID, Installation, Target
 from jobspec.errors import JobError, Problem
 from jobspec.loader import load_jobs
 from jobspec.model import Job
+from jobspec.tls import TlsError
+from jobspec.tls.options import TlsOptions
 from p4src.names import Table
 
 DIFFERENT = 1
@@ -68,6 +71,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON document inst
 
 
 @app.command()
+@with_tls
 def install(
     files: Files,
     target: Address,
@@ -78,6 +82,7 @@ def install(
     ] = DEFAULT_ELECTION_ID,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would change.")] = False,
     as_json: Json = False,
+    tls: TlsOptions = TlsOptions(),  # noqa: B008
 ) -> None:
     """Make a switch hold what the jobs in FILE... ask for, and nothing else.
 
@@ -100,7 +105,8 @@ def install(
         jobs = _load(files)
         desired, names = desired_state(jobs, switch), Names.of(jobs, switch)
         bid = None if dry_run else election_id
-        with Target.connect(target, device_id or device_id_of(jobs, switch), election_id=bid) as connection:
+        number = device_id or device_id_of(jobs, switch)
+        with Target.connect(target, number, election_id=bid, tls=tls.client()) as connection:
             done = connection.plan(desired) if dry_run else connection.install(desired, names)
         if as_json:
             _print_json({"dry_run": dry_run, **_installation_json(done, target, names)})
@@ -111,8 +117,14 @@ def install(
 
 
 @app.command()
+@with_tls
 def diff(
-    files: Files, target: Address, switch: SwitchName = None, device_id: DeviceId = None, as_json: Json = False
+    files: Files,
+    target: Address,
+    switch: SwitchName = None,
+    device_id: DeviceId = None,
+    as_json: Json = False,
+    tls: TlsOptions = TlsOptions(),  # noqa: B008
 ) -> None:
     """Tell what `install` would change on a switch; needs no right to write.
 
@@ -126,7 +138,7 @@ def diff(
     def work() -> None:
         jobs = _load(files)
         desired, names = desired_state(jobs, switch), Names.of(jobs, switch)
-        with Target.connect(target, device_id or device_id_of(jobs, switch)) as connection:
+        with Target.connect(target, device_id or device_id_of(jobs, switch), tls=tls.client()) as connection:
             found = connection.plan(desired)
         if as_json:
             _print_json({"equal": found.changes_nothing, **_installation_json(found, target, names)})
@@ -139,6 +151,7 @@ def diff(
 
 
 @app.command()
+@with_tls
 def show(
     target: Address,
     job: Annotated[
@@ -148,6 +161,7 @@ def show(
     switch: SwitchName = None,
     device_id: DeviceId = None,
     as_json: Json = False,
+    tls: TlsOptions = TlsOptions(),  # noqa: B008
 ) -> None:
     """Show tables, groups, digest settings and counters of a switch; needs no right to write.
 
@@ -164,7 +178,7 @@ def show(
             raise JobError([Problem("--switch", f"{switch!r} is a name of a job's; give the file with --job")])
         names = Names.of(jobs, switch)
         number = device_id or (device_id_of(jobs, switch) if jobs else 1)
-        with Target.connect(target, number) as connection:
+        with Target.connect(target, number, tls=tls.client()) as connection:
             state, counters = connection.read_counters()
         if as_json:
             _print_json({"target": target, "device_id": number, **_state_json(state, counters, names)})
@@ -199,6 +213,8 @@ def _guard(work: Callable[[], _T], *, as_json: bool) -> _T:
             "problems": problems,
         }
         text = str(error)
+    except TlsError as error:
+        failure, text = {"kind": "tls", "message": error.problem, "file": error.file}, str(error)
     except ControlPlaneError as error:
         failure, text = error.to_json(), str(error)
     if as_json:

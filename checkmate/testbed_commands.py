@@ -91,7 +91,8 @@ def run(
             parser=Fault.parse,
             metavar="KIND:STEP",
             help="Damage one replica of a step on its way to the shadow (in-process fabric): drop-replica:3, "
-            "flip-replica-bit:3, forge-replica-bit:3 (with a TCP checksum that fits). May be repeated.",
+            "flip-replica-bit:3, forge-replica-bit:3 (with a TCP checksum that fits), drop-both:3 (the redundant copy "
+            "too). May be repeated.",
         ),
     ] = None,
     event: Annotated[
@@ -100,9 +101,16 @@ def run(
             parser=SwitchEvent.parse,
             metavar="KIND:STEP",
             help="Kill the switch when rank 0 has finished STEP, and start it again (restart-switch:3) or go on "
-            "through a standby (failover-switch:3). May be repeated.",
+            "through a standby (failover-switch:3); or kill the first shadow node and start it again with its storage "
+            "(restart-shadow:3). May be repeated.",
         ),
     ] = None,
+    resync: Annotated[
+        bool, typer.Option("--resync/--no-resync", help="Rank 0 uploads its state when a shadow node has lost a step.")
+    ] = True,
+    tls: Annotated[
+        bool, typer.Option("--tls", help="Side channel and P4Runtime under mutual TLS, certificates made for the run.")
+    ] = False,
     out: Annotated[Path, typer.Option(help="Folder for summary.json, report.html, captures and checkpoints.")] = Path(
         "out/testbed"
     ),
@@ -137,6 +145,8 @@ def run(
             restart_at=restart_at,
             faults=tuple(fault or ()),
             events=tuple(event or ()),
+            resync=resync,
+            tls=tls,
             out=out,
             timeout=timeout,
         )

@@ -18,6 +18,8 @@ from controlplane.errors import ControlPlaneError, ErrorKind
 from controlplane.journal_file import write_journal
 from controlplane.session import check_address
 from controlplane.target import DEFAULT_ELECTION_ID, Target
+from jobspec.tls import ClientTls, open_channel
+from jobspec.tls.probe import Answer, probe
 
 OnEvent = Callable[[ControllerEvent], None]
 
@@ -45,6 +47,7 @@ class ControllerDriver:
         election_id: bid for the right to write.
         names: names of hosts and flows for error messages.
         journal: file to keep the connections in; None for none.
+        tls: own credentials, None for plain text.
         on_event: called for every event, one at a time, from any of the driver's threads; must not block for long.
 
     Raises:
@@ -59,6 +62,7 @@ class ControllerDriver:
         election_id: int = DEFAULT_ELECTION_ID,
         names: Names | None = None,
         journal: Path | None = None,
+        tls: ClientTls | None = None,
         on_event: OnEvent | None = None,
     ) -> None:
         """Prepare; entering the context begins."""
@@ -69,6 +73,7 @@ class ControllerDriver:
         self._election_id = election_id
         self._names = names
         self._journal = journal
+        self._tls = tls
         self._on_event = on_event
         self._changed = threading.Condition()
         self._stopping = threading.Event()
@@ -133,7 +138,7 @@ class ControllerDriver:
     def _connect(self, switch: str) -> _Link | None:
         """Return a connection as primary, None when the controller ends before there is one."""
         try:
-            target = Target.connect(switch, self._device_id, election_id=self._election_id)
+            target = Target.connect(switch, self._device_id, election_id=self._election_id, tls=self._tls)
         except ControlPlaneError as error:
             if error.kind is not ErrorKind.UNREACHABLE:
                 raise
@@ -145,14 +150,15 @@ class ControllerDriver:
 
     def _await_answer(self, switch: str) -> None:
         """Wait until something listens at the address of a switch."""
-        with closing(grpc.insecure_channel(switch, options=_WAIT_OPTIONS)) as channel:
+        with closing(open_channel(switch, self._tls, _WAIT_OPTIONS)) as channel:
             ready = grpc.channel_ready_future(channel)
             while not self._stopping.is_set():
                 try:
                     ready.result(timeout=_SLICE_S)
                     return
                 except grpc.FutureTimeoutError:
-                    continue
+                    if probe(switch, self._tls, _SLICE_S).answer is Answer.REFUSED:
+                        break  # the next attempt to connect tells why
             ready.cancel()
 
     def _do(self, switch: str, task: Task, target: Target) -> None:

@@ -9,7 +9,7 @@ from ipaddress import IPv4Address, IPv6Address
 from controlplane.desired import mac_number
 from controlplane.entities import DigestConfig, Entity, MulticastGroup, TableEntry
 from controlplane.reconcile import Update
-from jobspec.model import Flow, Host, Job, ShadowNode
+from jobspec.model import Flow, Host, Job, QueuePair, ShadowNode
 from p4src.constants import FLOOD_GROUP
 from p4src.names import MatchField, Param, Table
 
@@ -22,14 +22,14 @@ class Names:
     """Switch port -> host or shadow."""
     macs: Mapping[int, str] = field(default_factory=dict)
     """MAC address -> host or shadow."""
-    ips: Mapping[int, str] = field(default_factory=dict)
-    """IPv4 address -> host or shadow."""
+    ips: Mapping[IPv4Address | IPv6Address, str] = field(default_factory=dict)
+    """IP address -> host or shadow."""
     rids: Mapping[int, str] = field(default_factory=dict)
     """Replica id -> shadow."""
     flows: Mapping[int, str] = field(default_factory=dict)
     """Flow id -> e.g. ``digits/dp0 r0->r1 channel 0``."""
     groups: Mapping[int, str] = field(default_factory=dict)
-    """Multicast group -> the flow that it belongs to."""
+    """Multicast group -> the flow or queue pair that it belongs to."""
 
     @classmethod
     def of(cls, jobs: Sequence[Job], switch: str | None = None) -> Names:
@@ -42,7 +42,7 @@ class Names:
         """
         ports: dict[int, str] = {}
         macs: dict[int, str] = {}
-        ips: dict[int, str] = {}
+        ips: dict[IPv4Address | IPv6Address, str] = {}
         rids: dict[int, str] = {}
         flows: dict[int, str] = {}
         groups = {FLOOD_GROUP: "flood"}
@@ -52,16 +52,22 @@ class Names:
             ports |= {port: f"to {other}" for port, other in job.trunk_graph.ports(here).items()}
             ports |= {end.port: end.name for end in ends if job.switch_of(end).name == here}
             macs |= {mac_number(end.mac): end.name for end in ends}
-            ips |= {int(end.ip): end.name for end in ends}
+            ips |= {address: host.name for host in job.hosts for _, address in host.addresses}
+            ips |= {shadow.ip: shadow.name for shadow in job.shadows}
             rids |= {shadow.rid: shadow.name for shadow in job.shadows}
             flows |= {flow.id: _flow_name(job, flow) for flow in job.flows}
             groups |= {flow.multicast_group: _flow_name(job, flow) for flow in job.flows}
+            groups |= {pair.multicast_group: _pair_name(job, pair) for pair in job.queue_pairs}
         return cls(ports, macs, ips, rids, flows, groups)
 
 
 def _flow_name(job: Job, flow: Flow) -> str:
     ends = f"{flow.source.name}->{flow.target.name}"
     return f"{job.name}/{flow.group.name} {ends} channel {flow.channel}"
+
+
+def _pair_name(job: Job, pair: QueuePair) -> str:
+    return f"{job.name} {pair.source.name}->{pair.target.name} queue pair {pair.number}"
 
 
 def describe_update(update: Update, names: Names) -> str:
@@ -86,6 +92,9 @@ def match_text(entry: TableEntry, names: Names) -> str:
     if entry.table == Table.REPLICATE:
         source, target, port, dscp = match_values(entry, names).values()
         return f"{source} -> {target} port {port} dscp {dscp}"
+    if entry.table in (Table.REPLICATE_RDMA_IPV4, Table.REPLICATE_RDMA_IPV6):
+        source, target, queue_pair = match_values(entry, names).values()
+        return f"{source} -> {target} queue pair {queue_pair}"
     return ", ".join(f"{name} {value}" for name, value in match_values(entry, names).items())
 
 
@@ -141,9 +150,9 @@ def _value(table: str, name: str, value: int, names: Names) -> str:
     if name == Param.MAC or (table == Table.L2_FORWARD and name == MatchField.DST_ADDR):
         return ":".join(f"{byte:02x}" for byte in value.to_bytes(6, "big")) + _named(names.macs.get(value))
     if table == Table.REPLICATE_RDMA_IPV6 and name in (MatchField.SRC_ADDR, MatchField.DST_ADDR):
-        return str(IPv6Address(value))
+        return _address(IPv6Address(value), names)
     if name in (Param.IP, MatchField.SRC_ADDR, MatchField.DST_ADDR):
-        return str(IPv4Address(value)) + _named(names.ips.get(value))
+        return _address(IPv4Address(value), names)
     if name in (Param.PORT, MatchField.INGRESS_PORT):
         return str(value) + _named(names.ports.get(value))
     if name == MatchField.RID:
@@ -151,6 +160,10 @@ def _value(table: str, name: str, value: int, names: Names) -> str:
     if name == Param.FLOW_ID:
         return str(value) + _named(names.flows.get(value))
     return str(value)
+
+
+def _address(address: IPv4Address | IPv6Address, names: Names) -> str:
+    return str(address) + _named(names.ips.get(address))
 
 
 def _named(name: str | None) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from controlplane.entities import DigestConfig, Entity, MulticastGroup, Replica, SwitchState, TableEntry
 from jobspec.checks import problems_between
 from jobspec.errors import JobError, Problem
-from jobspec.model import Flow, Host, Job, ShadowNode
-from p4src.constants import FLOOD_GROUP, MAX_SHADOWS
+from jobspec.model import Flow, Host, Job, QueuePair, ShadowNode
+from jobspec.rdma_checks import too_many
+from p4src.constants import FLOOD_GROUP, MAX_FLOWS, MAX_SHADOWS
 from p4src.names import Action, Digest, MatchField, Param, Table
 
 FLOW_START_DIGEST = DigestConfig(
@@ -24,9 +26,9 @@ FLOW_START_DIGEST = DigestConfig(
 def desired_state(jobs: Sequence[Job], switch: str | None = None) -> SwitchState:
     """Return what one switch of `jobs` must hold; no jobs want an empty switch.
 
-    A flow is replicated at the switch that its source is attached to, and nowhere else, so that each byte is
-    replicated once however many switches it passes. From there its replicas, already rewritten, go to their shadow as
-    any frame goes to a known MAC address.
+    A flow or queue pair is replicated at the switch that its source is attached to, and nowhere else, so that each
+    byte is replicated once however many switches it passes. From there its replicas, already rewritten, go to their
+    shadow as any frame goes to a known MAC address.
 
     `flow_base` is not in it: its entries belong to the running controller (see `controlplane.reconcile`).
 
@@ -35,7 +37,8 @@ def desired_state(jobs: Sequence[Job], switch: str | None = None) -> SwitchState
         switch: name of the switch; None where there is one only.
 
     Raises:
-        JobError: jobs collide, need more shadows than a switch can serve, or `switch` does not name one of theirs.
+        JobError: jobs collide, need more shadows, flow entries or queue pairs than a switch can serve, or `switch`
+            does not name one of theirs.
     """
     problems = [problem for _, problem in problems_between(jobs)]
     if problems:
@@ -46,6 +49,13 @@ def desired_state(jobs: Sequence[Job], switch: str | None = None) -> SwitchState
     shadows = sum(len(_shadows_served(job, name)) for job in jobs)
     if shadows > MAX_SHADOWS:
         raise JobError([Problem("shadows", f"{shadows} on one switch, which can serve {MAX_SHADOWS}")])
+    entries = sum(min(2, len(flow.hops)) for job in jobs for flow in _flows(job, name))
+    if entries > MAX_FLOWS:
+        message = f"the flows on one switch need {entries} entries, it holds {MAX_FLOWS}: each flow that is replicated"
+        raise JobError([Problem("redundancy.hops", f"{message} for repair too takes two")])
+    complaint = too_many(Counter(pair.version for job in jobs for pair in _queue_pairs(job, name)))
+    if complaint:
+        raise JobError([Problem("rdma", complaint)])
     return SwitchState.of(_entities(jobs, name))
 
 
@@ -60,8 +70,17 @@ def device_id_of(jobs: Sequence[Job], switch: str | None = None) -> int:
 
 def _shadows_served(job: Job, switch: str) -> list[ShadowNode]:
     """Return the shadows that are attached to `switch`, or that it makes replicas for."""
-    used = {shadow.name for flow in job.flows if job.switch_of(flow.source).name == switch for shadow in flow.shadows}
+    replicated: list[Flow | QueuePair] = [*_flows(job, switch), *_queue_pairs(job, switch)]
+    used = {shadow.name for each in replicated for shadow in each.shadows}
     return [shadow for shadow in job.shadows if shadow.name in used or job.switch_of(shadow).name == switch]
+
+
+def _flows(job: Job, switch: str) -> list[Flow]:
+    return [flow for flow in job.flows if job.switch_of(flow.source).name == switch]
+
+
+def _queue_pairs(job: Job, switch: str) -> list[QueuePair]:
+    return [pair for pair in job.queue_pairs if job.switch_of(pair.source).name == switch]
 
 
 def _entities(jobs: Sequence[Job], switch: str) -> Iterator[Entity]:
@@ -86,24 +105,41 @@ def _entities(jobs: Sequence[Job], switch: str) -> Iterator[Entity]:
                 Param.BASE_PORT: shadow.base_port,
             }
             yield TableEntry.make(Table.SHADOW, {MatchField.RID: shadow.rid}, Action.TO_SHADOW, address)
-        for flow in job.flows:
-            if job.switch_of(flow.source).name == switch:
-                yield _replicate(job, flow)
-                yield _group(job, switch, flow)
+        for flow in _flows(job, switch):
+            yield _replicate(flow, job.dscp.primary)
+            if len(flow.hops) > 1:
+                # The same flow id: ISN and source port are those that the SYN, with the primary codepoint, brought.
+                yield _replicate(flow, job.dscp.redundant)
+            yield _group(job, switch, flow)
+        for pair in _queue_pairs(job, switch):
+            yield _replicate_rdma(pair)
+            yield _group(job, switch, pair)
 
 
-def _replicate(job: Job, flow: Flow) -> TableEntry:
+def _replicate(flow: Flow, dscp: int) -> TableEntry:
     match = {
         MatchField.SRC_ADDR: int(flow.source.ip),
         MatchField.DST_ADDR: int(flow.target.ip),
         MatchField.DST_PORT: flow.tcp_port,
-        MatchField.DSCP: job.dscp.primary,
+        MatchField.DSCP: dscp,
     }
     params = {Param.FLOW_ID: flow.id, Param.GROUP: flow.multicast_group}
     return TableEntry.make(Table.REPLICATE, match, Action.REPLICATE_FLOW, params)
 
 
-def _group(job: Job, switch: str, flow: Flow) -> MulticastGroup:
+def _replicate_rdma(pair: QueuePair) -> TableEntry:
+    match = {
+        MatchField.SRC_ADDR: int(pair.source_address),
+        MatchField.DST_ADDR: int(pair.target_address),
+        MatchField.DESTINATION_QP: pair.number,
+    }
+    params = {Param.GROUP: pair.multicast_group}
+    if pair.version == 4:
+        return TableEntry.make(Table.REPLICATE_RDMA_IPV4, match, Action.REPLICATE_QP_IPV4, params)
+    return TableEntry.make(Table.REPLICATE_RDMA_IPV6, match, Action.REPLICATE_QP_IPV6, params)
+
+
+def _group(job: Job, switch: str, flow: Flow | QueuePair) -> MulticastGroup:
     # The original is a member too: on v1model a group overrides the unicast port. Behind a trunk several members
     # leave by one port, each with its own replica id.
     copies = (Replica(job.port_towards(switch, shadow), shadow.rid) for shadow in flow.shadows)

@@ -13,6 +13,8 @@ class ErrorKind(StrEnum):
     """The target is not of the form HOST:PORT."""
     UNREACHABLE = "unreachable"
     """Nothing answers at the target, or not in time."""
+    TLS = "tls"
+    """Switch and controller do not accept each other's certificate, or only one of them speaks TLS."""
     NOT_P4RUNTIME = "not_p4runtime"
     """Something answers that does not serve P4Runtime."""
     WRONG_DEVICE = "wrong_device"

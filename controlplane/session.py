@@ -12,6 +12,8 @@ from finsy.proto import U128, p4r, p4r_grpc, rpc_code
 from controlplane.dialect import RpcFailure, failure_of
 from controlplane.errors import ControlPlaneError, ErrorKind
 from controlplane.stream import P4Stream, StreamEnded
+from jobspec.tls import ClientTls, open_channel
+from jobspec.tls.probe import Answer, probe
 
 CONNECT_S = 5.0
 """How long a switch may take to answer the first request, in seconds."""
@@ -50,18 +52,23 @@ class Session:
     Args:
         target: HOST:PORT of the switch.
         device_id: P4Runtime device id.
+        connect_timeout_s: how long it may take to answer the first request.
+        tls: own credentials, None for plain text.
 
     Raises:
         ControlPlaneError: not an address, nothing there, or no P4Runtime there.
     """
 
-    def __init__(self, target: str, device_id: int, connect_timeout_s: float = CONNECT_S) -> None:
+    def __init__(
+        self, target: str, device_id: int, connect_timeout_s: float = CONNECT_S, tls: ClientTls | None = None
+    ) -> None:
         """Connect."""
         check_address(target)
         self.target = target
         self.device_id = device_id
         self._timeout_s = connect_timeout_s
-        self._channel = grpc.insecure_channel(target, options=_OPTIONS)
+        self._tls = tls
+        self._channel = open_channel(target, tls, _OPTIONS)
         self._stub: Any = p4r_grpc.P4RuntimeStub(self._channel)
         self._stream: P4Stream | None = None
         try:
@@ -211,6 +218,10 @@ class Session:
             self._stub.Capabilities(p4r.CapabilitiesRequest(), timeout=self._timeout_s)
         except grpc.RpcError as error:
             failure = failure_of(error)
+            if failure.code in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
+                found = probe(self.target, self._tls, self._timeout_s)
+                if found.answer is Answer.REFUSED:
+                    raise self._error(ErrorKind.TLS, found.reason) from error
             if failure.code is grpc.StatusCode.UNIMPLEMENTED:
                 raise self._error(
                     ErrorKind.NOT_P4RUNTIME,

@@ -18,6 +18,7 @@ from controlplane.pipeline import Pipeline, PipelineStatus
 from controlplane.reconcile import Plan, exact_plan, reconcile, table_plan
 from controlplane.session import CONNECT_S, Session
 from controlplane.snapshot import Counters, read_counters, read_state
+from jobspec.tls import ClientTls
 from p4src.names import Table
 
 _T = TypeVar("_T")
@@ -65,6 +66,7 @@ class Target:
         election_id: int | None = None,
         pipeline: Pipeline | None = None,
         timeout_s: float = CONNECT_S,
+        tls: ClientTls | None = None,
     ) -> Self:
         """Connect to a switch.
 
@@ -74,11 +76,12 @@ class Target:
             election_id: bid for the right to write; None only reads, beside any controller that is there.
             pipeline: program that the switch shall run, by default the committed one.
             timeout_s: how long it may take to answer, in seconds.
+            tls: own credentials, None for plain text.
 
         Raises:
             ControlPlaneError: no such switch, or another controller holds it.
         """
-        session = Session(address, device_id, timeout_s)
+        session = Session(address, device_id, timeout_s, tls)
         try:
             if election_id is not None:
                 session.become_primary(election_id)

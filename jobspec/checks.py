@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from ipaddress import IPv4Address, IPv6Address
 from typing import Any
 
 from jobspec.errors import Problem
 from jobspec.model import Host, Job, ShadowNode, SwitchSpec
+from jobspec.rdma_checks import queue_pair_collisions, queue_pairs
 from jobspec.trunks import known_only
 from p4src.constants import FLOOD_GROUP, MAX_FLOWS
 
@@ -17,7 +19,8 @@ Found = Iterator[tuple[str, str]]
 def problems_of(job: Job) -> list[Problem]:
     """Return everything that is wrong within one job, in the order of the file; empty when it is sound."""
     rules: tuple[Callable[[Job], Found], ...] = (
-        _switches, _dscp, _unique, _ports, _trunks, _groups, _flow_numbers, _replica_ports,
+        _switches, _dscp, _unique, _ports, _trunks, _something, _groups, _redundancy, _ranks, _flow_numbers,
+        _replica_ports, queue_pairs,
     )  # fmt: skip
     return [Problem(field, message) for rule in rules for field, message in rule(job)]
 
@@ -78,12 +81,18 @@ def _endpoints(job: Job) -> list[tuple[str, Host | ShadowNode]]:
     return [*hosts, *((f"shadows[{i}]", shadow) for i, shadow in enumerate(job.shadows))]
 
 
+def _addresses(job: Job) -> list[tuple[str, IPv4Address | IPv6Address]]:
+    """Return (field, address) of every end; a host may have one of each family."""
+    found = [(f"hosts[{i}].{name}", address) for i, host in enumerate(job.hosts) for name, address in host.addresses]
+    return [*found, *((f"shadows[{i}].ip", shadow.ip) for i, shadow in enumerate(job.shadows))]
+
+
 def _unique(job: Job) -> Found:
     ends = _endpoints(job)
     yield from _repeated(((f"{field}.name", end.name) for field, end in ends), "name")
     yield from _repeated(_used_ports(job), "switch port")
     yield from _repeated(((f"{field}.mac", end.mac) for field, end in ends), "MAC address")
-    yield from _repeated(((f"{field}.ip", end.ip) for field, end in ends), "address")
+    yield from _repeated(_addresses(job), "address")
     yield from _repeated(((f"shadows[{i}].rid", s.rid) for i, s in enumerate(job.shadows)), "replica id")
     yield from _repeated(((f"groups[{i}].name", g.name) for i, g in enumerate(job.groups)), "group name")
     yield from _repeated(((f"groups[{i}].id", g.id) for i, g in enumerate(job.groups)), "group id")
@@ -143,6 +152,20 @@ def _trunks(job: Job) -> Found:
         yield _path(job, index), f"no trunk joins switch {name} with {graph.switches[0]}; add one under trunks"
 
 
+def _something(job: Job) -> Found:
+    if not job.groups and not job.rdma:
+        yield "groups", "is missing, so that nothing is replicated; add it, or queue pairs as rdma"
+
+
+def _ranks(job: Job) -> Found:
+    ranks = {name: group.name for group in job.groups for name in group.ring}
+    for i, host in enumerate(job.hosts):
+        if host.ipv4 is None and host.name in ranks:
+            yield f"hosts[{i}].ip", f"is missing: host {host.name} is a rank of group {ranks[host.name]}; add it"
+        elif not host.addresses:
+            yield f"hosts[{i}].ip", "is missing; add it, or ipv6 where all of its traffic is RoCEv2 over IPv6"
+
+
 def _groups(job: Job) -> Found:
     hosts = {host.name for host in job.hosts}
     shadows = {shadow.name for shadow in job.shadows}
@@ -165,6 +188,27 @@ def _groups(job: Job) -> Found:
                 if other != group.name:
                     message = f"host {name} listens on port {port} for group {other} already: the flows overlap"
                     yield f"groups[{g}].tcp_port", message
+
+
+def _redundancy(job: Job) -> Found:
+    hops = job.redundancy.hops
+    yield from _repeated(((f"redundancy.hops[{i}]", hop) for i, hop in enumerate(hops)), "hop")
+    if 0 not in hops:
+        yield "redundancy.hops", "has no hop 0, which carries each reduced byte first; add it"
+    for i, hop in enumerate(hops):
+        for group in job.groups:
+            count = len(group.ring) - 1
+            if hop < count:
+                continue
+            has = f"ring of group {group.name} has {len(group.ring)} ranks and so {count} hop{'s' * (count > 1)}"
+            advice = f"expected 0..{count - 1}"
+            if count == 1:
+                advice = "for repair give the group a second shadow node, which fills the first one's holes"
+            yield f"redundancy.hops[{i}]", f"there is no hop {hop}: the {has}; {advice}"
+    entries = _edges(job) * min(2, len(hops))
+    if len(hops) > 1 and entries > MAX_FLOWS:
+        message = f"{_edges(job)} flows with a codepoint for repair need {entries} entries, a switch holds {MAX_FLOWS}"
+        yield "redundancy.hops", f"{message}; leave it out, or use fewer channels"
 
 
 def _edges(job: Job) -> int:
@@ -207,22 +251,29 @@ def _collisions(a: Job, b: Job) -> Found:
         port = _port_text(b, b.switch_of(end).name, end.port)
         if port in ports:
             yield f"{field}.port", f"switch port {port} belongs to {ports[port]} of job {a.name!r}"
-    for attribute, what in (("mac", "MAC address"), ("ip", "address")):
-        taken = {getattr(end, attribute): end.name for end in theirs}
-        for field, end in mine:
-            value = getattr(end, attribute)
-            if value in taken:
-                yield f"{field}.{attribute}", f"{what} {value} belongs to {taken[value]} of job {a.name!r}"
+    macs = {end.mac: end.name for end in theirs}
+    for field, end in mine:
+        if end.mac in macs:
+            yield f"{field}.mac", f"MAC address {end.mac} belongs to {macs[end.mac]} of job {a.name!r}"
+    owners = {address: field for field, address in _addresses(a)}
+    for field, address in _addresses(b):
+        if address in owners:
+            yield field, f"address {address} belongs to {_owner(a, owners[address])} of job {a.name!r}"
     rids = {shadow.rid: shadow.name for shadow in a.shadows}
     for i, shadow in enumerate(b.shadows):
         if shadow.rid in rids:
             yield f"shadows[{i}].rid", f"replica id {shadow.rid} belongs to {rids[shadow.rid]} of job {a.name!r}"
     first_a, first_b = a.first_flow_id, b.first_flow_id
     last_a, last_b = first_a + _edges(a) - 1, first_b + _edges(b) - 1
-    if first_a <= last_b and first_b <= last_a:
+    if first_a <= last_b and first_b <= last_a and _edges(a) and _edges(b):
         yield ("first_flow_id",
                f"flows {first_b}..{last_b} overlap flows {first_a}..{last_a} of job {a.name!r}; "
                f"expected {last_a + 1} or more")  # fmt: skip
+    yield from queue_pair_collisions(a, b)
+
+
+def _owner(job: Job, field: str) -> str:
+    return next(end.name for path, end in _endpoints(job) if field.startswith(f"{path}."))
 
 
 def _wiring(job: Job) -> tuple[object, ...]:

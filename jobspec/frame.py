@@ -32,7 +32,14 @@ from jobspec.ring import Phase
 HEADER_BYTES = 64
 MAGIC = b"CKMT"
 VERSION = 1
-_FIELDS = struct.Struct("!4sBBBBHHHHHHHHQIIQIII")
+FIELDS: tuple[tuple[str, str], ...] = (
+    ("magic", "4s"), ("version", "B"), ("phase", "B"), ("dtype", "B"), ("header_bytes", "B"), ("job", "H"),
+    ("group", "H"), ("channel", "H"), ("bucket", "H"), ("hop", "H"), ("chunk", "H"), ("rank", "H"), ("reserved1", "H"),
+    ("step", "Q"), ("layout_version", "I"), ("epoch", "I"), ("element_offset", "Q"), ("payload_bytes", "I"),
+    ("payload_crc", "I"), ("reserved2", "I"), ("header_crc", "I"),
+)  # fmt: skip
+"""Name and `struct` code of each field of the header, in order."""
+_FIELDS = struct.Struct("!" + "".join(code for _, code in FIELDS[:-1]))
 _CRC = struct.Struct("!I")
 
 

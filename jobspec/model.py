@@ -2,84 +2,45 @@
 
 from __future__ import annotations
 
-import re
 from functools import cached_property
-from ipaddress import IPv4Address
+from ipaddress import IPv4Address, IPv6Address
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    AfterValidator,
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
-    Field,
-    SerializerFunctionWrapHandler,
-    model_serializer,
-)
+from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
 from jobspec.errors import JobError, Problem
+from jobspec.fields import Address, Dscp, Mac, Name, Strict, SwitchPort, check_address, listed_ports
 from jobspec.frame import HEADER_BYTES
 from jobspec.schedule import DEFAULT_FRAME_PAYLOAD, FlowShape
+from jobspec.state import StateManifest, StateRules, default_state
+from jobspec.store import StoreSpec
 from jobspec.trunks import TrunkGraph
+from jobspec.workload import ChangeSpec as ChangeSpec
+from jobspec.workload import OptimizerSpec as OptimizerSpec
+from jobspec.workload import ScheduleSpec as ScheduleSpec
+from jobspec.workload import Workload as Workload
+from p4src.constants import MAX_FLOWS
 
-_MAC = re.compile(r"^[0-9a-f]{2}(:[0-9a-f]{2}){5}$")
 IPV4_TCP_HEADERS = 40
 """Bytes of an IPv4 and a TCP header without options: MSS = MTU - 40 (RFC 9293, section 3.7.1)."""
+FIRST_QUEUE_PAIR_GROUP = MAX_FLOWS + 1
+"""Multicast groups of RoCEv2 queue pairs begin here, those of flows end before."""
+MAX_QUEUE_PAIR = (1 << 24) - 1
+"""Largest number of a queue pair (24 bits in the BTH, InfiniBand Architecture volume 1, section 9.2)."""
 
 
-def _check_mac(value: str) -> str:
-    mac = value.strip().lower().replace("-", ":")
-    if not _MAC.match(mac):
-        raise ValueError("expected a MAC address such as 02:00:00:00:00:01")
-    if int(mac[:2], 16) & 1:
-        raise ValueError("expected a unicast MAC address (the first byte is even)")
-    return mac
-
-
-def _check_dscp(value: int) -> int:
-    if value & 0b11 != 0b11:
-        raise ValueError(
-            "expected a codepoint of pool 2 (xxxx11: 3, 7, 11, ... 63), which RFC 2474 leaves to local use"
-        )
-    return value
-
-
-def _listed_ports(value: Any) -> Any:
-    # `ports: 10` is short for ports 1..10. A number that is too large is refused as a port, not counted to.
-    if isinstance(value, int) and not isinstance(value, bool):
-        return list(range(1, value + 1)) if value <= MAX_PORT else [value]
-    return value
-
-
-Mac = Annotated[str, AfterValidator(_check_mac)]
-"""Unicast MAC address, lower case with colons."""
-Dscp = Annotated[int, Field(ge=0, le=63), AfterValidator(_check_dscp)]
-"""Differentiated-services codepoint of pool 2."""
-Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,31}$")]
-"""Letters, digits, ``-`` and ``_``, beginning with a letter, at most 32."""
-MAX_PORT = 510
-"""Largest port number of a switch; 511 is BMv2's drop port."""
-SwitchPort = Annotated[int, Field(ge=1, le=MAX_PORT)]
-"""Port number of a switch."""
-
-
-class _Strict(BaseModel):
-    # extra="forbid": a misspelled key is an error with its line, not a silently ignored wish.
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class SwitchSpec(_Strict):
+class SwitchSpec(Strict):
     """A switch that the job's hosts and shadow nodes are attached to."""
 
     name: Name = "s1"
     """Name in the fabric and in reports."""
     device_id: int = Field(default=1, ge=1)
     """P4Runtime device id."""
-    ports: Annotated[list[SwitchPort], BeforeValidator(_listed_ports), Field(min_length=1)]
+    ports: Annotated[list[SwitchPort], BeforeValidator(listed_ports), Field(min_length=1)]
     """Ports that exist; a single number n is short for 1..n."""
 
 
-class Trunk(_Strict):
+class Trunk(Strict):
     """A link between two switches."""
 
     between: list[Name] = Field(min_length=2, max_length=2)
@@ -93,14 +54,14 @@ class Trunk(_Strict):
         return (self.between[0], self.ports[0]), (self.between[1], self.ports[1])
 
 
-class Network(_Strict):
+class Network(Strict):
     """Properties of the links."""
 
     mtu: int = Field(default=1500, ge=576, le=9216)
     """Largest IP packet in bytes, the same on all links."""
 
 
-class DscpSpec(_Strict):
+class DscpSpec(Strict):
     """Codepoints that tell the switch what to replicate."""
 
     primary: Dscp = 3
@@ -109,7 +70,14 @@ class DscpSpec(_Strict):
     """Later hops, for repair."""
 
 
-class Host(_Strict):
+class RedundancySpec(Strict):
+    """Which hops of the all-gather are replicated: each repeats all reduced bytes, on other flows."""
+
+    hops: list[Annotated[int, Field(ge=0, le=62)]] = Field(default_factory=lambda: [0], min_length=1)
+    """Hop 0, and later ones for repair: h hops cost h gradients' worth of replica bytes a step."""
+
+
+class Host(Strict):
     """A host that a rank runs on."""
 
     name: Name
@@ -120,11 +88,36 @@ class Host(_Strict):
     """Port of the switch."""
     mac: Mac
     """MAC address of the training NIC."""
-    ip: IPv4Address
-    """Address of the rank; in the testbed its kernel does not own it."""
+    ipv4: IPv4Address | None = Field(default=None, alias="ip")
+    """IPv4 address, None where there is none; read `ip` where there must be one."""
+    ipv6: Annotated[IPv6Address | None, BeforeValidator(check_address)] = None
+    """IPv6 address, which RoCEv2 may use; None where there is none."""
+
+    @property
+    def ip(self) -> IPv4Address:
+        """Address of the rank; in the testbed its kernel does not own it.
+
+        Raises:
+            JobError: the host has none (one with RoCEv2 over IPv6 only, no rank of a ring).
+        """
+        if self.ipv4 is None:
+            raise JobError([Problem("hosts", f"host {self.name} has no ip; add it")])
+        return self.ipv4
+
+    @property
+    def addresses(self) -> tuple[tuple[str, IPv4Address | IPv6Address], ...]:
+        """Field and value of each address that the host has."""
+        both = (("ip", self.ipv4), ("ipv6", self.ipv6))
+        return tuple((field, address) for field, address in both if address is not None)
+
+    @model_serializer(mode="wrap")
+    def _written(self, inner: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Write what a job file has."""
+        plain = {"ip" if key == "ipv4" else key: value for key, value in inner(self).items()}
+        return {key: value for key, value in plain.items() if value is not None}
 
 
-class ShadowNode(_Strict):
+class ShadowNode(Strict):
     """A CPU node that receives replicas."""
 
     name: Name
@@ -143,7 +136,7 @@ class ShadowNode(_Strict):
     """Replica id: the receiver's identity in the switch's multicast groups."""
 
 
-class Group(_Strict):
+class Group(Strict):
     """A data-parallel group: ranks that hold equal parameters and all-reduce their gradients in a ring."""
 
     name: Name
@@ -160,58 +153,31 @@ class Group(_Strict):
     """Shadow nodes that receive this group's replicas."""
 
 
-class Framing(_Strict):
+class QueuePairSpec(Strict):
+    """RoCEv2 packets of one direction that shadow nodes receive copies of: all that goes to one queue pair."""
+
+    source: Address
+    """Address of the host that sends, under `hosts`."""
+    target: Address
+    """Address of the host that receives, of the same family."""
+    queue_pair: int = Field(ge=2, le=MAX_QUEUE_PAIR)
+    """Destination queue pair, as it is in the BTH; 0 and 1 are for management."""
+    shadows: list[Name] = Field(min_length=1)
+    """Shadow nodes that receive the copies, unchanged but for the destination MAC address."""
+
+
+class Framing(Strict):
     """How a chunk travels in a flow's stream."""
 
     payload_bytes: int = Field(default=DEFAULT_FRAME_PAYLOAD, ge=512, le=1 << 30)
     """Largest payload of one frame in bytes, each with its own CRC32C."""
 
 
-OptionValue = float | int | bool | list[float]
-"""Value of a keyword argument of an optimizer."""
-_DEFAULT_OPTIONS: dict[str, OptionValue] = {"lr": 1e-3}
+_WHERE_SAID = ("switch", "switches", "trunks", "groups", "rdma")
+"""Parts of a job that a file does not have where they are empty."""
 
 
-class OptimizerSpec(_Strict):
-    """Optimizer of the workload."""
-
-    name: Literal["AdamW", "Adam", "SGD", "RMSprop", "Adagrad"] = "AdamW"
-    """Class of ``torch.optim``."""
-    options: dict[str, OptionValue] = Field(default_factory=lambda: _DEFAULT_OPTIONS.copy())
-    """Keyword arguments of the class."""
-
-
-class ScheduleSpec(_Strict):
-    """Learning-rate schedule: linear warm-up, then a cosine down to `floor` times the base rate."""
-
-    warmup_steps: int = Field(default=0, ge=0)
-    """Steps until the base rate is reached."""
-    total_steps: int = Field(default=1000, ge=1)
-    """Step at which the floor is reached."""
-    floor: float = Field(default=0.0, ge=0, le=1)
-    """Last factor of the base rate."""
-
-
-class Workload(_Strict):
-    """What the testbed trains: an MLP on scikit-learn's digits data set."""
-
-    kind: Literal["digits-mlp"] = "digits-mlp"
-    """The one workload so far."""
-    hidden: list[Annotated[int, Field(ge=1, le=65536)]] = Field(default_factory=lambda: [128, 64], max_length=16)
-    """Widths of the hidden layers."""
-    dropout: float = Field(default=0.1, ge=0, lt=1)
-    """Dropout after each hidden layer (so that the ranks' RNG states matter)."""
-    batch_size: int = Field(default=256, ge=1)
-    """Global batch, shared out among the ranks."""
-    bucket_bytes: int = Field(default=25 * 1024 * 1024, ge=4)
-    """Cap of a gradient bucket in bytes (DDP's bucket_cap_mb)."""
-    optimizer: OptimizerSpec = Field(default_factory=OptimizerSpec)
-    """Optimizer."""
-    schedule: ScheduleSpec = Field(default_factory=ScheduleSpec)
-    """Learning-rate schedule."""
-
-
-class Job(_Strict):
+class Job(Strict):
     """One training job and the replication that it asks for."""
 
     version: Literal[1]
@@ -230,29 +196,47 @@ class Job(_Strict):
     """The links."""
     dscp: DscpSpec = Field(default_factory=DscpSpec)
     """Codepoints."""
+    redundancy: RedundancySpec = Field(default_factory=RedundancySpec)
+    """Hops that are replicated."""
     hosts: list[Host] = Field(min_length=2)
     """Hosts; a job may declare more than its rings use."""
     shadows: list[ShadowNode] = Field(min_length=1)
     """Shadow nodes."""
     first_flow_id: int = Field(default=0, ge=0)
     """Flows are numbered from here on; jobs that share a switch need ranges of their own."""
-    groups: list[Group] = Field(min_length=1)
-    """Data-parallel groups."""
+    groups: list[Group] = Field(default_factory=list)
+    """Data-parallel groups that all-reduce over TCP; a job may have queue pairs instead, or both."""
+    first_queue_pair_id: int = Field(default=0, ge=0)
+    """Queue pairs under `rdma` are numbered from here on; jobs that share a switch need ranges of their own."""
+    rdma: list[QueuePairSpec] = Field(default_factory=list)
+    """RoCEv2 traffic to replicate."""
     framing: Framing = Field(default_factory=Framing)
     """Frame format."""
+    store: StoreSpec = Field(default_factory=StoreSpec)
+    """How recovery points are stored."""
     digests: bool = False
     """Ranks send the digest of their parameters each step; a step is published only when the shadow's is equal."""
     workload: Workload = Field(default_factory=Workload)
     """What the testbed trains."""
+    state: StateRules = Field(default_factory=default_state)
+    """Where each object of the framework's state comes from, by name or pattern; all of them where it is given."""
 
     @model_serializer(mode="wrap")
     def _written(self, inner: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Write what a job file has: one of ``switch`` and ``switches``, and nothing for what was not said."""
         names = {"sole_switch": "switch", "several_switches": "switches"}
         plain = {names.get(key, key): value for key, value in inner(self).items()}
-        for key in ("hosts", "shadows"):
-            plain[key] = [{k: v for k, v in end.items() if (k, v) != ("switch", None)} for end in plain[key]]
-        return {key: value for key, value in plain.items() if value or key not in ("switch", "switches", "trunks")}
+        plain["shadows"] = [{k: v for k, v in end.items() if (k, v) != ("switch", None)} for end in plain["shadows"]]
+        if not self.rdma:
+            del plain["first_queue_pair_id"]
+        if self.state == default_state():
+            del plain["state"]
+        return {key: value for key, value in plain.items() if value or key not in _WHERE_SAID}
+
+    @cached_property
+    def state_manifest(self) -> StateManifest:
+        """The declarations under `state`."""
+        return StateManifest(self.state)
 
     @property
     def switches(self) -> tuple[SwitchSpec, ...]:
@@ -301,6 +285,15 @@ class Job(_Strict):
         return end.port if home == switch else self.trunk_graph.port_towards(switch, home)
 
     @property
+    def replicated_dscps(self) -> str:
+        """Codepoints that are replicated, as text: ``3``, or ``3 and 7`` with redundant hops."""
+        return (
+            f"{self.dscp.primary} and {self.dscp.redundant}"
+            if len(self.redundancy.hops) > 1
+            else str(self.dscp.primary)
+        )
+
+    @property
     def mss(self) -> int:
         """Largest TCP payload in bytes."""
         return self.network.mtu - IPV4_TCP_HEADERS
@@ -338,12 +331,30 @@ class Job(_Strict):
                             target=self.host(group.ring[(rank + 1) % len(group.ring)]),
                             shadows=tuple(self.shadow(name) for name in group.shadows),
                             frame_payload=self.framing.payload_bytes,
+                            hops=tuple(sorted(self.redundancy.hops)),
                         )
                     )
         return tuple(flows)
 
+    @cached_property
+    def queue_pairs(self) -> tuple[QueuePair, ...]:
+        """All queue pairs, numbered from `first_queue_pair_id` in the order of the file."""
+        owners = {address: host for host in self.hosts for _, address in host.addresses}
+        return tuple(
+            QueuePair(
+                id=self.first_queue_pair_id + index,
+                source=owners[spec.source],
+                target=owners[spec.target],
+                source_address=spec.source,
+                target_address=spec.target,
+                number=spec.queue_pair,
+                shadows=tuple(self.shadow(name) for name in spec.shadows),
+            )
+            for index, spec in enumerate(self.rdma)
+        )
 
-class Flow(_Strict):
+
+class Flow(Strict):
     """One TCP connection from a rank to its ring successor, on one channel."""
 
     id: int
@@ -362,6 +373,8 @@ class Flow(_Strict):
     """Who receives its replicas."""
     frame_payload: int
     """Largest payload of one frame in bytes."""
+    hops: tuple[int, ...] = (0,)
+    """Hops of the all-gather that are replicated, rising, the first is 0."""
 
     @property
     def tcp_port(self) -> int:
@@ -384,3 +397,32 @@ class Flow(_Strict):
             header_bytes=HEADER_BYTES,
             frame_payload=self.frame_payload,
         )
+
+
+class QueuePair(Strict):
+    """The RoCEv2 packets from one host to a queue pair of another."""
+
+    id: int
+    """Unique on the switch."""
+    source: Host
+    """Host that sends."""
+    target: Host
+    """Host whose queue pair it is."""
+    source_address: Address
+    """Address of the sender, as it is in the packets."""
+    target_address: Address
+    """Address of the receiver, of the same family."""
+    number: int
+    """Number of the queue pair, 24 bits."""
+    shadows: tuple[ShadowNode, ...]
+    """Who receives its replicas."""
+
+    @property
+    def version(self) -> int:
+        """IP version, 4 or 6."""
+        return self.source_address.version
+
+    @property
+    def multicast_group(self) -> int:
+        """The queue pair's multicast group on the switch."""
+        return FIRST_QUEUE_PAIR_GROUP + self.id

@@ -1,16 +1,16 @@
 """Recovery point: the state of one step that a job can restart from, and its two files.
 
 A published recovery point is a directory with ``state.safetensors`` (tensors by name) and ``manifest.json``, written
-last: a directory without a manifest is not a recovery point. Tensor names: ``param/<parameter>``,
-``optim/<parameter>/<key>`` and ``rank/<rank>/<object>`` (raw objects such as RNG states, as uint8). Nothing is ever
-unpickled. Format of the tensors: safetensors (JSON header, little-endian data).
+last: a directory without a manifest is not a recovery point. Tensor names: ``param/<parameter>`` (trained parameters),
+``optim/<parameter>/<key>``, ``state/<object>`` (constants, e.g. ``state/model.0.weight`` of a frozen parameter) and
+``rank/<rank>/<object>`` (objects that each rank has its own of: buffers such as ``model.1.running_mean``, and raw ones
+such as ``rng.torch``, as uint8). Nothing is ever unpickled. Format: safetensors (JSON header, little-endian data).
 """
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,8 @@ import safetensors
 import safetensors.torch
 import torch
 from pydantic import BaseModel, ConfigDict, ValidationError
+
+from jobspec.state import Origin as Origin
 
 SCHEMA = 1
 STATE_FILE = "state.safetensors"
@@ -31,15 +33,6 @@ class RecoveryPointError(ValueError):
         """Keep the place and the message."""
         self.path = path
         super().__init__(f"{path}: {message}" if path else message)
-
-
-class Origin(StrEnum):
-    """Where a state object comes from (recovery contract, state classes)."""
-
-    REPLAY = "replay"
-    SIDE_CHANNEL = "side_channel"
-    SNAPSHOT = "snapshot"
-    CONSTANT = "constant"
 
 
 class _Model(BaseModel):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,6 +12,8 @@ import torch
 
 from jobspec.errors import JobError
 from jobspec.recovery_point import RecoveryPointError
+from jobspec.tls.errors import TlsError
+from jobspec.tls.options import add_tls_options, tls_options
 from nccl_emu.driver import RankDriver, RankOptions
 from nccl_emu.errors import EmulatorError
 from nccl_emu.reporter import Reporter
@@ -55,6 +58,9 @@ def parse_options(arguments: Sequence[str]) -> RankOptions:
     parser.add_argument("--resume-from", type=Path, help="directory of a published recovery point")
     parser.add_argument("--out", type=Path, required=True, help="directory for results")
     parser.add_argument("--timeout", type=_seconds, default=60.0, help="seconds without progress to give up (60)")
+    parser.add_argument("--no-resync", dest="resync", action="store_false",
+                        help="do not upload the state to a shadow that has lost a step")  # fmt: skip
+    add_tls_options(parser)
     a = parser.parse_args(arguments)
     return RankOptions(
         job=a.job,
@@ -68,6 +74,8 @@ def parse_options(arguments: Sequence[str]) -> RankOptions:
         resume_from=a.resume_from,
         out=a.out,
         timeout=a.timeout,
+        resync=a.resync,
+        tls=tls_options(a, os.environ),
     )
 
 
@@ -83,7 +91,7 @@ def main(arguments: Sequence[str]) -> int:
     with StopSignals() as signals:
         try:
             RankDriver(options, reporter, signals).run()
-        except (JobError, RecoveryPointError, EmulatorError, OSError) as error:
+        except (JobError, RecoveryPointError, EmulatorError, TlsError, OSError) as error:
             reporter.error(str(error))
             print(f"rank {options.rank}: {error}", file=sys.stderr)
             return 128 + error.number if isinstance(error, Stopped) else 1

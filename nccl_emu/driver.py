@@ -6,20 +6,23 @@ import contextlib
 import random
 import select
 import time
+import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from jobspec.loader import load_job
 from jobspec.model import Group, Job
 from jobspec.recovery_point import read_recovery_point
+from jobspec.tls.identity import Role, server_name
+from jobspec.tls.options import TlsOptions
 from nccl_emu.bond import Bond
 from nccl_emu.errors import LinkError, SideChannelError, TrainerError
-from nccl_emu.fan_out import FanOutSideChannel
 from nccl_emu.rank_node import RankNode
 from nccl_emu.record_sender import RecordSender
 from nccl_emu.reporter import Reporter
 from nccl_emu.restore import restore_trainer
+from nccl_emu.shadow_session import ShadowSession
 from nccl_emu.side_channel import GrpcSideChannel
 from nccl_emu.signals import StopSignals
 from nccl_emu.step_meter import StepMeter
@@ -29,6 +32,10 @@ _FLUSH_SECONDS = 5.0
 """Time for the queued step records after an error: the shadow can then still publish the steps before it."""
 _POLL_SECONDS = 0.05
 """Time between two questions whether the shadow knows the communicator."""
+_LOOK_SECONDS = 1.0
+"""Time between two looks whether a shadow still knows the communicator, while its connections are made."""
+_PATIENCE_SECONDS = 3.0
+"""Time that a shadow may take for the last step before it is given its state."""
 
 
 @dataclass(frozen=True)
@@ -57,6 +64,10 @@ class RankOptions:
     """Directory for results."""
     timeout: float
     """Seconds without any progress after which the rank gives up."""
+    resync: bool = True
+    """Whether rank 0 uploads its state when a shadow has lost a step."""
+    tls: TlsOptions = field(default_factory=TlsOptions)
+    """Credentials for the side channel."""
 
 
 class RankDriver:
@@ -71,7 +82,7 @@ class RankDriver:
             signals: tells when to stop.
 
         Raises:
-            JobError, RecoveryPointError, EmulatorError: something is not usable; the message says what.
+            JobError, RecoveryPointError, EmulatorError, TlsError: something is not usable; the message says what.
         """
         self.options = options
         self.job = load_job(options.job)
@@ -83,9 +94,10 @@ class RankDriver:
         self._reporter = reporter
         self._signals = signals
         self._node = RankNode(self.job, self.group, options.rank)
-        self._channels = [GrpcSideChannel(address, options.timeout) for address in options.side_channels]
-        self._shadow = FanOutSideChannel(self._channels)
+        tls = options.tls.client(server_name(Role.SHADOW, self.job.name))
+        self._channels = [GrpcSideChannel(address, options.timeout, tls) for address in options.side_channels]
         self._socket = Bond(options.interfaces)
+        self._next_look = 0.0
 
     def run(self) -> None:
         """Connect, train every step, and close in good order.
@@ -94,19 +106,21 @@ class RankDriver:
             EmulatorError: a peer or the shadow failed, or nothing moved for too long.
             Stopped: a signal came.
         """
-        # One for each node: what one does not take must not hold up what the others get.
-        senders = [RecordSender(channel, self._reporter.record_lost) for channel in self._channels]
+        senders: list[RecordSender] = []
         try:
-            self._join()
+            sessions = self._join()
+            # One for each node: what one does not take must not hold up what the others get.
+            senders += [RecordSender(session) for session in sessions]
             meter = StepMeter(self._node, self.trainer)
             for step in range(self.trainer.step + 1, self.options.iterations + 1):
                 self._train(step, senders, meter)
             self._node.close(time.monotonic())
             self._run_until(lambda: self._node.closed)
-            for sender, channel in zip(senders, self._channels, strict=True):
+            for sender, session, channel in zip(senders, sessions, self._channels, strict=True):
                 if not sender.finish(self.options.timeout):
                     message = f"step records still wait after {self.options.timeout} s"
                     raise SideChannelError("RecordStep", "DEADLINE_EXCEEDED", message, channel.address)
+                self._conclude(session, channel)
         except BaseException:
             # As a kernel does for a process that dies: the peers need not wait for their timeouts.
             self._node.abort(time.monotonic())
@@ -127,27 +141,68 @@ class RankDriver:
             return DataParallelTrainer(self.job, self.group, options.rank, options.seed)
         return restore_trainer(read_recovery_point(options.resume_from), self.job, self.group, options.rank)
 
-    def _join(self) -> None:
-        """Make the shadow ready for this communicator, then the connections."""
-        options, group = self.options, self.group.name
+    def _join(self) -> list[ShadowSession]:
+        """Make the shadow nodes ready for this communicator, then the connections; return what each node is told by."""
+        options = self.options
         first_step = self.trainer.step + 1
-        if options.rank == 0:
-            if self._shadow.attach(self.trainer.attach_request(options.epoch)).need_state:
-                self._shadow.upload_state(group, options.epoch, self.trainer.state_safetensors())
-        else:
-            self._await_epoch()
         rng = random.Random(f"{run_seed(options.seed, self.group)}/{options.epoch}/{options.rank}")
         self._node.connect(options.epoch, first_step, self.trainer.layout, time.monotonic(), rng)
-        for flow_id, source_port in self._node.flows_to_open():
-            self._shadow.open_flow(group, options.epoch, flow_id, source_port)
+        sessions = [self._session(channel) for channel in self._channels]
+        if options.rank == 0:
+            for session in sessions:
+                self._insist(lambda session=session: session.begin(self.trainer.state_safetensors))  # type: ignore[misc]
+        else:
+            self._await_epoch()
+        for session in sessions:
+            self._insist(session.announce)
         self._node.open(time.monotonic())
-        self._run_until(lambda: self._node.connected)
+        self._run_until(lambda: self._node.connected or self._look_after(sessions))
         self._reporter.ready(first_step)
+        return sessions
+
+    def _session(self, channel: GrpcSideChannel) -> ShadowSession:
+        attach = self.trainer.attach_request(self.options.epoch) if self.options.rank == 0 else None
+        if attach is not None:
+            attach.communicator = uuid.uuid4().hex
+            attach.uploads_on_demand = self.options.resync
+        flows = self._node.flows_to_open()
+        return ShadowSession(channel, self.group.name, self.options.epoch, flows, self._reporter.record_lost, attach)
+
+    def _look_after(self, sessions: Sequence[ShadowSession]) -> bool:
+        """Announce the communicator again to a shadow that is started again while ranks wait for it; return False."""
+        now = time.monotonic()
+        if self.options.rank == 0 and now >= self._next_look:
+            self._next_look = now + _LOOK_SECONDS
+            for session in sessions:
+                if session.forgotten:
+                    self._insist(lambda session=session: session.begin(self.trainer.state_safetensors))  # type: ignore[misc]
+                    self._insist(session.announce)
+        return False
+
+    def _insist(self, call: Callable[[], None]) -> None:
+        """Make a call that may be repeated until the shadow is there, or the time is over."""
+        deadline = time.monotonic() + self.options.timeout
+        while True:
+            try:
+                return call()
+            except SideChannelError as error:
+                if error.code != "UNAVAILABLE" or time.monotonic() > deadline:
+                    raise
+            self._signals.wait(_POLL_SECONDS)
+
+    def _conclude(self, session: ShadowSession, channel: GrpcSideChannel) -> None:
+        """Give the shadow the last state where it could not follow to the end: no later step can show it that."""
+        if self.options.rank != 0 or not self.options.resync:
+            return
+        step = self.trainer.step
+        if channel.wait_for_step(self.group.name, step, _PATIENCE_SECONDS).replica_step < step:
+            session.offer_state(step, self.trainer.state_safetensors(), final=True)
+            self._insist(lambda: _flush(session, channel))
 
     def _await_epoch(self) -> None:
         """Wait until rank 0 has announced this epoch to the shadow."""
         deadline = time.monotonic() + self.options.timeout
-        while (epoch := self._shadow.status(self.group.name).epoch) < self.options.epoch:
+        while (epoch := self._known_epoch()) < self.options.epoch:
             if time.monotonic() > deadline:
                 message = f"the shadow knows epoch {epoch}, waiting for rank 0 to announce {self.options.epoch}"
                 raise LinkError("timeout", message)
@@ -156,8 +211,17 @@ class RankDriver:
             message = f"the shadow knows epoch {epoch} already, epoch {self.options.epoch} is over"
             raise LinkError("epoch", message)
 
+    def _known_epoch(self) -> int:
+        """Return the newest epoch that every shadow node knows."""
+        return min(channel.status(self.group.name).epoch for channel in self._channels)
+
     def _train(self, step: int, senders: Sequence[RecordSender], meter: StepMeter) -> None:
         trainer, node = self.trainer, self._node
+        change = trainer.prepare(step, self.options.epoch)
+        if change is not None:
+            for sender in senders if self.options.rank == 0 else ():
+                sender.change(change)
+            node.change_layout(trainer.layout)
         trainer.compute(step)
         node.start_all_reduce(step, trainer.buckets, time.monotonic())
         self._run_until(lambda: node.done)
@@ -166,7 +230,11 @@ class RankDriver:
         record = trainer.step_record(step, self.options.epoch)
         for sender in senders:
             sender.send(record)
+        # A copy: what is uploaded later is this step's, whatever the next one changes meanwhile.
         state = trainer.state_safetensors()
+        for sender in senders:
+            if sender.wants_state(step):
+                sender.send_state(step, state)
         result = meter.result(state, applied_at)
         self._reporter.step(result, state if self.options.rank == 0 else None)
 
@@ -198,6 +266,11 @@ class RankDriver:
     def _wait(self, seconds: float) -> None:
         readers = [*self._socket.readers(), self._signals.fileno()]
         select.select(readers, self._socket.writers(), [], seconds)
+
+
+def _flush(session: ShadowSession, channel: GrpcSideChannel) -> None:
+    if not session.flush():
+        raise SideChannelError("UploadState", "UNAVAILABLE", "the last state could not be uploaded", channel.address)
 
 
 def _group(job: Job, name: str) -> Group:

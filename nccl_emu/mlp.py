@@ -32,7 +32,9 @@ class SeededDropout(nn.Module):
         return inputs * kept / (1 - self.probability)
 
 
-def build_mlp(hidden: Sequence[int], dropout: float, seed: int, generator: torch.Generator) -> nn.Sequential:
+def build_mlp(
+    hidden: Sequence[int], dropout: float, seed: int, generator: torch.Generator, batch_norm: bool = False
+) -> nn.Sequential:
     """Return an MLP from 64 features to 10 classes with ReLU and dropout after each hidden layer.
 
     Args:
@@ -40,12 +42,14 @@ def build_mlp(hidden: Sequence[int], dropout: float, seed: int, generator: torch
         dropout: probability of dropping an element.
         seed: of the weights: equal seeds give equal weights.
         generator: draws the dropout masks.
+        batch_norm: whether each hidden layer is followed by batch normalisation.
     """
     weights = torch.Generator().manual_seed(seed)
     layers: list[nn.Module] = []
     width = FEATURES
     for size in hidden:
-        layers += [_linear(width, size, weights), nn.ReLU(), SeededDropout(dropout, generator)]
+        normal = [nn.BatchNorm1d(size)] if batch_norm else []
+        layers += [_linear(width, size, weights), *normal, nn.ReLU(), SeededDropout(dropout, generator)]
         width = size
     return nn.Sequential(*layers, _linear(width, CLASSES, weights))
 

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from inspect import signature
 from typing import Any
 
 import torch
 from torch.optim.lr_scheduler import LambdaLR
 
-from jobspec.model import OptimizerSpec, ScheduleSpec
+from jobspec.workload import OptimizerSpec, OptionValue, ScheduleSpec
 from nccl_emu.errors import TrainerError
+
+
+def plain_options(options: Mapping[str, OptionValue]) -> dict[str, Any]:
+    """Return `options` as torch takes them: pairs as tuples."""
+    return {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
 
 
 def build_optimizer(spec: OptimizerSpec, params: Iterable[torch.nn.Parameter]) -> torch.optim.Optimizer:
@@ -20,11 +26,28 @@ def build_optimizer(spec: OptimizerSpec, params: Iterable[torch.nn.Parameter]) -
     Raises:
         TrainerError: the class does not take an option or its value.
     """
-    options = {key: tuple(value) if isinstance(value, list) else value for key, value in spec.options.items()}
+    return build_groups(spec.name, [{"params": list(params), **plain_options(spec.options)}])
+
+
+def build_groups(name: str, groups: Sequence[Mapping[str, Any]]) -> torch.optim.Optimizer:
+    """Return optimizer class `name` of ``torch.optim`` over `groups`, each ``params`` and its options.
+
+    The first group's options are the class's arguments too, so that it checks them as it does for any caller.
+
+    Raises:
+        TrainerError: the class does not take an option or its value.
+    """
+    cls = getattr(torch.optim, name)
+    taken = signature(cls).parameters
+    arguments = {key: value for key, value in groups[0].items() if key in taken and key != "params"}
     try:
-        optimizer = getattr(torch.optim, spec.name)(params, **options)
+        known = {*taken, *cls([torch.zeros(1)]).defaults}
+        unknown = [key for group in groups for key in group if key not in known]
+        if unknown:
+            raise TypeError(f"unexpected option {unknown[0]!r}")
+        optimizer = cls([dict(group) for group in groups], **arguments)
     except (TypeError, ValueError, RuntimeError) as error:
-        raise TrainerError("workload.optimizer.options", f"{spec.name} refuses them: {error}") from error
+        raise TrainerError("workload.optimizer.options", f"{name} refuses them: {error}") from error
     assert isinstance(optimizer, torch.optim.Optimizer)
     return optimizer
 

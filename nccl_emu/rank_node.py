@@ -149,6 +149,17 @@ class RankNode:
 
     # --- all-reduce
 
+    def change_layout(self, layout: Layout) -> None:
+        """Let `layout` be that of the steps to come; the connections go on. See `RingRunner.change_layout`.
+
+        Raises:
+            LinkError: not connected.
+            RingError: the last step is not done.
+        """
+        if self.runner is None:
+            raise LinkError("not_connected", "a change of layout needs connections: call connect and open first")
+        self.runner.change_layout(layout)
+
     def start_all_reduce(self, step: int, buckets: Sequence[torch.Tensor], now: float) -> None:
         """Begin the all-reduce of `step` over `buckets`, in place; see `RingRunner.start`.
 

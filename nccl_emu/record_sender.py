@@ -1,57 +1,63 @@
-"""Sends step records in the background, so that training never waits for the shadow."""
+"""Sends what a rank tells a shadow in the background, so that training never waits for the shadow."""
 
 from __future__ import annotations
 
-import queue
 import threading
-from collections.abc import Callable
 
-from jobspec.sidechannel.side_channel_pb2 import StepRecord
-from nccl_emu.errors import SideChannelError
-from nccl_emu.side_channel import SideChannel
+from jobspec.sidechannel.side_channel_pb2 import ChangeRequest, StepRecord
+from nccl_emu.shadow_session import ShadowSession
 
-MAX_WAITING = 1024
-"""Records kept while the shadow does not answer; later ones are lost (and their steps no recovery points)."""
+_RETRY_SECONDS = 0.1
+"""Time between two attempts to reach a shadow that is not there."""
 
 
 class RecordSender:
-    """A thread and a bounded queue."""
+    """A thread around a session."""
 
-    def __init__(self, channel: SideChannel, on_failure: Callable[[int, str], None]) -> None:
-        """Start the thread.
-
-        Args:
-            channel: where records go.
-            on_failure: called with step and reason, from any thread, for each record that is lost.
-        """
-        self._channel = channel
-        self._on_failure = on_failure
-        self._queue: queue.Queue[StepRecord | None] = queue.Queue(MAX_WAITING)
+    def __init__(self, session: ShadowSession) -> None:
+        """Start the thread; from now on it alone sends."""
+        self._session = session
+        self._changed = threading.Condition()
+        self._finishing = False
         self._abandoned = threading.Event()
         self._thread = threading.Thread(target=self._run, name="step records", daemon=True)
         self._thread.start()
 
     def send(self, record: StepRecord) -> None:
         """Queue a record; returns at once."""
-        try:
-            self._queue.put_nowait(record)
-        except queue.Full:
-            self._on_failure(record.step, f"{MAX_WAITING} records wait already")
+        with self._changed:
+            self._session.offer(record)
+            self._changed.notify()
+
+    def change(self, request: ChangeRequest) -> None:
+        """Announce another optimizer or layout, from the caller's thread: `ShadowSession.change`."""
+        self._session.change(request)
+
+    def wants_state(self, step: int) -> bool:
+        """Tell whether the shadow asks for the state after `step`."""
+        return self._session.wants_state(step)
+
+    def send_state(self, step: int, state: bytes, *, final: bool = False) -> None:
+        """Queue the state after `step` (`ShadowSession.offer_state`); returns at once."""
+        with self._changed:
+            self._session.offer_state(step, state, final=final)
+            self._changed.notify()
 
     def finish(self, timeout: float) -> bool:
         """Send what is queued and stop; returns False when that took longer than `timeout` seconds."""
-        try:
-            self._queue.put(None, timeout=timeout)
-        except queue.Full:
-            self._abandoned.set()
-            return False
+        with self._changed:
+            self._finishing = True
+            self._changed.notify()
         self._thread.join(timeout)
         self._abandoned.set()
         return not self._thread.is_alive()
 
     def _run(self) -> None:
-        while (record := self._queue.get()) is not None and not self._abandoned.is_set():
-            try:
-                self._channel.record_step(record)
-            except SideChannelError as error:
-                self._on_failure(record.step, str(error))
+        while True:
+            with self._changed:
+                self._changed.wait_for(lambda: self._session.waiting or self._finishing)
+                if not self._session.waiting:
+                    return
+            while not self._session.flush():
+                if self._abandoned.wait(_RETRY_SECONDS):
+                    return

@@ -10,10 +10,15 @@ import torch
 from jobspec.layout import Layout
 from jobspec.model import Group, Job
 from jobspec.recovery_point import Manifest, RecoveryPoint
+from jobspec.state import SHARED_PREFIX
 from nccl_emu.digits import Digits
 from nccl_emu.errors import TrainerError
 from nccl_emu.optimizers import expected_state, set_options
+from nccl_emu.tensors import bytes_of
 from nccl_emu.trainer import DataParallelTrainer
+
+SECTIONS = ("scheduler", "data", "trainer")
+"""JSON objects of a rank, each with several keys (`nccl_emu.framework_state`)."""
 
 
 def restore_trainer(
@@ -33,12 +38,16 @@ def restore_trainer(
     """
     manifest = point.manifest
     _check_origin(manifest, job, group)
-    objects = _objects_of(manifest, rank)
+    objects = _objects_of(point, rank)
     told = _mapping(objects, "trainer")
     _check_workload(told, job)
     trainer = DataParallelTrainer(job, group, rank, _integer(told, "trainer", "seed"), digits)
+    for change in job.workload.changes:
+        if change.step <= manifest.step:
+            trainer.change(change)
     _check_layout(manifest, trainer.layout)
     _restore_tensors(point, trainer)
+    _restore_untrained(point, trainer)
     _restore_options(manifest, trainer)
     _restore_schedule(_mapping(objects, "scheduler"), manifest.step, trainer)
     data = _mapping(objects, "data")
@@ -58,11 +67,29 @@ def _check_origin(manifest: Manifest, job: Job, group: Group) -> None:
         raise TrainerError("recovery point", f"is of {text.format(*found)}; expected {text.format(*expected)}")
 
 
-def _objects_of(manifest: Manifest, rank: int) -> dict[str, Any]:
-    for record in manifest.records:
-        if record.rank == rank:
-            return record.objects
-    raise TrainerError("recovery point", f"it has no record of rank {rank}")
+def _objects_of(point: RecoveryPoint, rank: int) -> dict[str, Any]:
+    """Return the JSON objects of a rank, whether each came with the step, as a snapshot or as a constant."""
+    record = next((record for record in point.manifest.records if record.rank == rank), None)
+    if record is None:
+        raise TrainerError("recovery point", f"it has no record of rank {rank}")
+    objects: dict[str, Any] = {}
+    for section in SECTIONS:
+        told = record.objects.get(section, {})
+        if not isinstance(told, dict):
+            raise TrainerError(section, "is missing in the rank's record or is no JSON object")
+        objects[section] = dict(told)
+    for name, value in record.objects.items():
+        section, _, key = name.partition(".")
+        if section in SECTIONS and key:
+            objects[section][key] = value
+    for name, tensor in point.tensors.items():
+        section, _, key = name.removeprefix(SHARED_PREFIX).partition(".")
+        if name.startswith(SHARED_PREFIX) and section in SECTIONS and tensor.dtype is torch.uint8:
+            try:
+                objects[section][key] = json.loads(bytes(bytes_of(tensor)))
+            except ValueError as error:
+                raise TrainerError(name, f"is no JSON: {error}") from error
+    return {section: values for section, values in objects.items() if values}
 
 
 def _mapping(objects: dict[str, Any], name: str) -> dict[str, Any]:
@@ -97,7 +124,7 @@ def _check_layout(manifest: Manifest, layout: Layout) -> None:
 
 
 def _restore_tensors(point: RecoveryPoint, trainer: DataParallelTrainer) -> None:
-    spec = trainer.job.workload.optimizer
+    spec = trainer.optimizer_spec
     known: set[str] = set()
     for name, param in trainer.params.items():
         # Copied into tensors that torch allocated: views of a file may lie at odd addresses, and kernels may
@@ -108,9 +135,20 @@ def _restore_tensors(point: RecoveryPoint, trainer: DataParallelTrainer) -> None
             full = f"optim/{name}/{key}"
             trainer.optimizer.state[param][key] = _tensor(point, full, shape, dtype).clone()
             known.add(full)
-    unknown = sorted(name for name in point.tensors if name not in known and not name.startswith("rank/"))
+    elsewhere = ("rank/", SHARED_PREFIX)
+    unknown = sorted(name for name in point.tensors if name not in known and not name.startswith(elsewhere))
     if unknown:
         raise TrainerError(unknown[0], "is in the recovery point, but the trainer has no such tensor")
+
+
+def _restore_untrained(point: RecoveryPoint, trainer: DataParallelTrainer) -> None:
+    """Restore frozen parameters and buffers: constants, or what this rank sent."""
+    for name, target in trainer.model.state_dict().items():
+        if name in trainer.params:
+            continue
+        shared = f"{SHARED_PREFIX}model.{name}"
+        full = shared if shared in point.tensors else f"rank/{trainer.rank}/model.{name}"
+        target.copy_(_tensor(point, full, target.shape, target.dtype))
 
 
 def _tensor(point: RecoveryPoint, name: str, shape: torch.Size, dtype: torch.dtype) -> torch.Tensor:
@@ -126,10 +164,10 @@ def _tensor(point: RecoveryPoint, name: str, shape: torch.Size, dtype: torch.dty
 def _restore_options(manifest: Manifest, trainer: DataParallelTrainer) -> None:
     saved = manifest.optimizer
     groups = trainer.optimizer.param_groups
-    if saved.name != trainer.job.workload.optimizer.name or len(saved.groups) != len(groups):
+    if saved.name != trainer.optimizer_spec.name or len(saved.groups) != len(groups):
         raise TrainerError("optimizer", f"the recovery point's is {saved.name} with {len(saved.groups)} groups")
-    for group, entry in zip(groups, saved.groups, strict=True):
-        if entry.params != list(trainer.params):
+    for group, names, entry in zip(groups, trainer.groups, saved.groups, strict=True):
+        if entry.params != names:
             raise TrainerError("optimizer", "the recovery point's groups hold other parameters")
         missing = sorted(set(group) - set(entry.options) - {"params"})
         if missing:

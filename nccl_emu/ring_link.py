@@ -31,9 +31,9 @@ class RankStats:
     sent_payload_bytes: int = 0
     """TCP payload sent, retransmissions included."""
     tagged_payload_bytes: int = 0
-    """`payload_bytes` with the primary codepoint."""
+    """`payload_bytes` with a codepoint, which are replicated."""
     sent_tagged_bytes: int = 0
-    """`sent_payload_bytes` with the primary codepoint."""
+    """`sent_payload_bytes` with a codepoint."""
     retransmits: int = 0
     """Segments with payload whose first byte had been sent before."""
     not_ours: int = 0
@@ -99,7 +99,7 @@ class RingLink:
         return LinkError("closed_early", message, flow=self.flow.id, peer=self.peer.name)
 
     def _account(self, segment: Segment, stats: RankStats) -> None:
-        # The primary codepoint is the only one but 0 that the ring runner writes with.
+        # The ring runner writes with the codepoints of replicated hops, and with 0.
         size = len(segment.payload)
         start = self._sent + seq_diff(segment.seq, seq_add(self.endpoint.isn, self._sent))
         fresh = max(0, start + size - max(start, self._sent))

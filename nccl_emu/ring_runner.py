@@ -42,9 +42,13 @@ class RingPlace:
     frame_payload: int
     """Largest payload of one frame in bytes."""
     primary_dscp: int
-    """Codepoint of all-gather hop 0; everything else has codepoint 0."""
+    """Codepoint of all-gather hop 0."""
     incoming_flows: tuple[int, ...]
     """Ids of the predecessor's flows by channel (for errors)."""
+    redundant_dscp: int = 0
+    """Codepoint of the other hops of `hops`; everything else has codepoint 0."""
+    hops: tuple[int, ...] = (0,)
+    """Hops of the all-gather that are replicated."""
 
     @classmethod
     def of(cls, job: Job, group: Group, rank: int, epoch: int) -> RingPlace:
@@ -61,11 +65,19 @@ class RingPlace:
             frame_payload=job.framing.payload_bytes,
             primary_dscp=job.dscp.primary,
             incoming_flows=tuple(flow.id for flow in sorted(incoming, key=lambda flow: flow.channel)),
+            redundant_dscp=job.dscp.redundant,
+            hops=tuple(job.redundancy.hops),
         )
 
     def shape(self, rank: int, channel: int) -> FlowShape:
         """Return the shape of the flow that `rank` sends on `channel`."""
         return FlowShape(self.ring_size, rank, self.channels, channel, HEADER_BYTES, self.frame_payload)
+
+    def dscp(self, slot: FrameSlot) -> int:
+        """Return the codepoint of the packets that carry a frame: what the switch decides by."""
+        if slot.phase is not Phase.ALL_GATHER or slot.hop not in self.hops:
+            return 0
+        return self.redundant_dscp if slot.hop else self.primary_dscp
 
     @property
     def predecessor(self) -> int:
@@ -105,7 +117,7 @@ class RingRunner:
 
         Args:
             place: the rank.
-            layout: layout of every step that this runner will run.
+            layout: layout of the steps until `change_layout`.
             first_step: step at the beginning of the streams, from 1.
         """
         self.place = place
@@ -115,10 +127,25 @@ class RingRunner:
         self.stream_bytes = 0
         """Bytes handed out for the running (or last) step, frame headers included."""
         self.tagged_bytes = 0
-        """Those of `stream_bytes` that carry the primary codepoint."""
+        """Those of `stream_bytes` that carry a codepoint, and so are replicated."""
         self._buckets: list[torch.Tensor] = []
         self._bytes: list[memoryview] = []
-        self._channels = [self._channel(channel) for channel in range(place.channels)]
+        self._channels = [self._channel(channel, layout) for channel in range(place.channels)]
+
+    def change_layout(self, layout: Layout) -> None:
+        """Let `layout` be that of the steps to come; the streams go on. Between two steps only.
+
+        Raises:
+            RingError: the last step is not done.
+        """
+        if not self.done:
+            raise self._error("layout", f"step {self.step} is still running")
+        for index, old in enumerate(self._channels):
+            state = self._channel(index, layout)
+            state.received, state.fed = old.received, old.fed - (old.incoming.length if self._buckets else 0)
+            self._channels[index] = state
+        self.layout = layout
+        self._buckets, self._bytes = [], []
 
     def start(self, step: int, buckets: Sequence[torch.Tensor]) -> None:
         """Begin the all-reduce of `step`; the buckets are changed in place until `done`.
@@ -177,11 +204,11 @@ class RingRunner:
         slot = state.outgoing.frames[state.sent]
         payload = bytes(self._bytes[slot.bucket][slot.byte_offset : slot.byte_offset + slot.payload_bytes])
         data = self._header(self.place.rank, channel, slot, crc32c(payload)).pack() + payload
-        tagged = slot.phase is Phase.ALL_GATHER and slot.hop == 0
+        dscp = self.place.dscp(slot)
         state.sent += 1
         self.stream_bytes += len(data)
-        self.tagged_bytes += len(data) if tagged else 0
-        return StreamWrite(channel, data, self.place.primary_dscp if tagged else 0)
+        self.tagged_bytes += len(data) if dscp else 0
+        return StreamWrite(channel, data, dscp)
 
     @property
     def done(self) -> bool:
@@ -208,10 +235,10 @@ class RingRunner:
         """Incoming frames of the step that were taken in so far: a measure of progress."""
         return sum(state.taken for state in self._channels)
 
-    def _channel(self, channel: int) -> _Channel:
+    def _channel(self, channel: int, layout: Layout) -> _Channel:
         place = self.place
-        outgoing = step_plan(place.shape(place.rank, channel), self.layout)
-        incoming = step_plan(place.shape(place.predecessor, channel), self.layout)
+        outgoing = step_plan(place.shape(place.rank, channel), layout)
+        incoming = step_plan(place.shape(place.predecessor, channel), layout)
         arrival = {(s.bucket, _hop(s, place), s.element_offset): s.index for s in incoming.frames}
         needs = tuple(
             arrival[slot.bucket, hop - 1, slot.element_offset] + 1 if (hop := _hop(slot, place)) else 0

@@ -26,7 +26,7 @@ class StepResult:
     stream_bytes: int
     """Bytes that the step adds to the rank's streams."""
     tagged_bytes: int
-    """Those of them with the primary codepoint."""
+    """Those of them with a codepoint, which are replicated."""
     sent_payload_bytes: int
     """TCP payload sent meanwhile, retransmissions included."""
     frame_bytes: int

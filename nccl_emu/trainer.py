@@ -9,7 +9,6 @@ several ranks can live in one process.
 from __future__ import annotations
 
 import json
-from typing import Any
 
 import torch
 from torch.nn.functional import cross_entropy
@@ -21,16 +20,23 @@ from jobspec.recovery_point import pack_tensors
 from jobspec.sidechannel.digest import parameter_digest
 from jobspec.sidechannel.side_channel_pb2 import (
     AttachRequest,
+    ChangeRequest,
     OptimizerDescription,
     ParamGroup,
-    StateObject,
     StepRecord,
 )
+from jobspec.state import inventory_digest
+from jobspec.workload import ChangeSpec, OptimizerSpec
 from nccl_emu.digits import Digits, ShardedSampler, derived_seed
 from nccl_emu.errors import TrainerError
+from nccl_emu.framework_state import FrameworkState
 from nccl_emu.mlp import build_mlp
 from nccl_emu.optimizers import build_optimizer, build_scheduler, options_json, tensor_state
+from nccl_emu.regroup import matching, regrouped, resumed_schedule
 from nccl_emu.tensors import TORCH_DTYPES, bytes_of
+
+LIST_EVERY = 32
+"""Steps after which a rank lists its state objects again although they are the same."""
 
 
 def run_seed(seed: int, group: Group) -> int:
@@ -66,15 +72,38 @@ class DataParallelTrainer:
         own = run_seed(seed, group)
         self.sampler = ShardedSampler(samples, work.batch_size, ranks, rank, derived_seed(own, "data"))
         self.generator = torch.Generator().manual_seed(derived_seed(own, "dropout", rank))
-        self.model = build_mlp(work.hidden, work.dropout, derived_seed(own, "weights"), self.generator)
-        self.params = dict(self.model.named_parameters())
+        weights = derived_seed(own, "weights")
+        self.model = build_mlp(work.hidden, work.dropout, weights, self.generator, work.batch_norm)
+        names = [name for name, _ in self.model.named_parameters()]
+        self._frozen = set(matching(work.frozen, names, "workload.frozen"))
+        self._train_all_but_frozen()
+        self.optimizer_spec = work.optimizer
+        """How the optimizer is at present."""
         self.optimizer = build_optimizer(work.optimizer, self.params.values())
         self.scheduler = build_scheduler(work.schedule, self.optimizer)
+        self._lay_out(version=1)
+        self.loss = float("nan")
+        """Mean loss of the rank's share in the last `compute`."""
+        self._computed = False
+        self._used_options: list[str] = []
+        self._scale: float | None = None
+        self._prepared = 0
+        self._listed: tuple[int, bytes] | None = None
+
+    def _train_all_but_frozen(self) -> None:
+        for name, param in self.model.named_parameters():
+            param.requires_grad_(name not in self._frozen)
+        self.params = {name: param for name, param in self.model.named_parameters() if name not in self._frozen}
+        """Parameters that are trained, in the model's order."""
+        if not self.params:
+            raise TrainerError("workload.frozen", "freezes every parameter; expected one that is trained")
+
+    def _lay_out(self, version: int) -> None:
         specs = [
             ParamSpec(name, tuple(param.shape), DType.from_label(str(param.dtype)))
             for name, param in self.params.items()
         ]
-        self.layout: Layout = build_layout(specs, work.bucket_bytes)
+        self.layout: Layout = build_layout(specs, self.job.workload.bucket_bytes, version)
         self.buckets: list[torch.Tensor] = [
             torch.zeros(bucket.elements, dtype=TORCH_DTYPES[bucket.dtype]) for bucket in self.layout.buckets
         ]
@@ -82,10 +111,57 @@ class DataParallelTrainer:
         for slot in self.layout.slots:
             part = self.buckets[slot.bucket][slot.offset : slot.offset + slot.param.elements]
             self.params[slot.param.name].grad = part.view(slot.param.shape)
-        self.loss = float("nan")
-        """Mean loss of the rank's share in the last `compute`."""
-        self._computed = False
-        self._used_options: list[str] = []
+
+    # --- changes in the middle of the run
+
+    def prepare(self, step: int, epoch: int) -> ChangeRequest | None:
+        """Make the change that the workload has for `step`, before its gradient is computed.
+
+        Returns:
+            What rank 0 announces to the shadow before any rank begins the step, None where nothing changes. The
+            ranks' layout may be another one then.
+
+        Raises:
+            TrainerError: another step is due, or the change does not fit the workload.
+        """
+        self._require(step == self.step + 1 and not self._computed, "prepare", step)
+        change = self._due(step)
+        if change is None:
+            return None
+        self.change(change)
+        return self.change_request(epoch)
+
+    def _due(self, step: int) -> ChangeSpec | None:
+        changes = self.job.workload.changes
+        return next((c for c in changes if c.step == step and self._prepared < step), None)
+
+    def change(self, change: ChangeSpec) -> None:
+        """Make `change` now; the schedule goes on at its place.
+
+        Raises:
+            TrainerError: the change does not fit the workload.
+        """
+        joining: list[str] = []
+        if change.train:
+            joining = matching(change.train, sorted(self._frozen), "workload.changes.train")
+            self._frozen -= set(joining)
+            self._train_all_but_frozen()
+            joining = [name for name in self.params if name in joining]
+        if change.optimizer is not None:
+            same = change.optimizer.name == self.optimizer_spec.name
+            options = {**(self.optimizer_spec.options if same else {}), **change.optimizer.options}
+            self.optimizer_spec = OptimizerSpec(name=change.optimizer.name, options=options)
+        self.optimizer = regrouped(self.optimizer, self.optimizer_spec, change, [self.params[n] for n in joining])
+        self.scheduler = resumed_schedule(self.job.workload.schedule, self.optimizer, change.step - 1)
+        if joining:
+            self._lay_out(self.layout.version + 1)
+        self._prepared = change.step
+
+    @property
+    def groups(self) -> list[list[str]]:
+        """Names of the members of each parameter group."""
+        names = {id(param): name for name, param in self.params.items()}
+        return [[names[id(param)] for param in group["params"]] for group in self.optimizer.param_groups]
 
     # --- training
 
@@ -99,6 +175,8 @@ class DataParallelTrainer:
             TrainerError: another step is due.
         """
         self._require(step == self.step + 1 and not self._computed, "compute", step)
+        if self._due(step) is not None:
+            raise TrainerError("compute", f"step {step} has a change: call prepare first")
         indices = self.sampler.next()
         for bucket in self.buckets:
             bucket.zero_()
@@ -119,10 +197,22 @@ class DataParallelTrainer:
         """
         self._require(step == self.step + 1 and self._computed, "apply", step)
         self._used_options = [options_json(group) for group in self.optimizer.param_groups]
+        self._scale = self._clip()
         self.optimizer.step()
         self.scheduler.step()
         self.step = step
         self._computed = False
+
+    def _clip(self) -> float | None:
+        """Scale the gradient to the norm that it may have, as torch.nn.utils.clip_grad_norm_; return the factor."""
+        bound = self.job.workload.clip_norm
+        if bound is None:
+            return None
+        norm = torch.nn.utils.get_total_norm([param.grad for param in self.params.values() if param.grad is not None])
+        scale = (bound / (norm + 1e-6)).clamp(max=1.0).item()
+        for bucket in self.buckets:
+            bucket.mul_(scale)
+        return scale
 
     @property
     def rate(self) -> float:
@@ -142,26 +232,46 @@ class DataParallelTrainer:
 
     def attach_request(self, epoch: int) -> AttachRequest:
         """Return the description of this communicator; its first step is the next one."""
-        names = list(self.params)
-        groups = [ParamGroup(params=names, options_json=options_json(g)) for g in self.optimizer.param_groups]
         return AttachRequest(
             job=self.job.name,
             group=self.group.name,
             epoch=epoch,
             first_step=self.step + 1,
             layout_json=self.layout.to_json(),
-            optimizer=OptimizerDescription(name=self.job.workload.optimizer.name, groups=groups),
+            optimizer=self._optimizer_description(),
+            state_objects=self.framework_state().inventory(self.job.state_manifest),
         )
+
+    def change_request(self, epoch: int) -> ChangeRequest:
+        """Return the announcement of layout and optimizer as they are, in force from the next step on."""
+        return ChangeRequest(
+            group=self.group.name,
+            epoch=epoch,
+            effective_step=self.step + 1,
+            layout_json=self.layout.to_json(),
+            optimizer=self._optimizer_description(),
+        )
+
+    def _optimizer_description(self) -> OptimizerDescription:
+        members = zip(self.groups, self.optimizer.param_groups, strict=True)
+        groups = [ParamGroup(params=names, options_json=options_json(group)) for names, group in members]
+        return OptimizerDescription(name=self.optimizer_spec.name, groups=groups)
 
     def step_record(self, step: int, epoch: int) -> StepRecord:
         """Return what this rank knows of the step that it applied last.
+
+        Its state objects are listed when they are others than those listed last, and now and then, so that a
+        record that was lost does not leave the shadow without the list.
 
         Raises:
             TrainerError: `step` is not the last one, or the next one was begun already.
         """
         self._require(step == self.step and not self._computed and self._used_options != [], "step_record", step)
-        objects = {name: StateObject(json=_json(value)) for name, value in self._objects().items()}
-        objects["rng.torch"] = StateObject(raw=self.generator.get_state().numpy().tobytes())
+        state = self.framework_state()
+        listed = state.inventory()
+        state_digest = inventory_digest(listed)
+        fresh = self._listed != (epoch, state_digest) or step % LIST_EVERY == 0
+        self._listed = (epoch, state_digest)
         return StepRecord(
             group=self.group.name,
             epoch=epoch,
@@ -170,8 +280,11 @@ class DataParallelTrainer:
             layout_version=self.layout.version,
             group_options_json=self._used_options,
             loss=self.loss,
-            objects=objects,
+            objects=state.objects(self.job.state_manifest, step),
             parameter_digest=self.digest() if self.job.digests else b"",
+            state_digest=state_digest,
+            state_objects=listed if fresh else [],
+            gradient_scale=self._scale,
         )
 
     def digest(self) -> bytes:
@@ -183,22 +296,23 @@ class DataParallelTrainer:
     def state_tensors(self) -> dict[str, torch.Tensor]:
         """Return copies of all tensors that the optimizer step changes, with the names of a recovery point.
 
-        ``param/<parameter>`` and, once there is any, ``optim/<parameter>/<key>``.
+        ``param/<parameter>`` and, once there is any, ``optim/<parameter>/<key>``; and what the job declares constant,
+        ``state/<object>``.
         """
         tensors = {f"param/{name}": param.detach().clone() for name, param in self.params.items()}
         for name, param in self.params.items():
             for key, value in tensor_state(self.optimizer, param).items():
                 tensors[f"optim/{name}/{key}"] = value.detach().clone()
-        return tensors
+        return {**tensors, **self.framework_state().constants(self.job.state_manifest)}
 
     def state_safetensors(self) -> bytes:
         """Return `state_tensors` as the bytes of a safetensors file."""
         return pack_tensors(self.state_tensors())
 
-    def _objects(self) -> dict[str, Any]:
-        """Return the JSON objects of this rank that are valid now."""
+    def framework_state(self) -> FrameworkState:
+        """Return everything that a checkpoint of this rank would hold now."""
         sampler = self.sampler
-        return {
+        sections = {
             "scheduler": self.scheduler.state_dict(),
             "data": {"epoch": sampler.epoch, "position": sampler.position, "seed": sampler.seed},
             "trainer": {
@@ -208,12 +322,10 @@ class DataParallelTrainer:
                 "workload": self.job.workload.model_dump(mode="json"),
             },
         }
+        raw = {"rng.torch": self.generator.get_state().numpy().tobytes()}
+        return FrameworkState(self.model.state_dict(), self.params, self.optimizer, self.groups, sections, raw)
 
     def _require(self, good: bool, call: str, step: int) -> None:
         if not good:
             doing = f"step {self.step + 1} is computed" if self._computed else f"step {self.step} is applied"
             raise TrainerError(call, f"step {step} is not due: {doing}")
-
-
-def _json(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, separators=(",", ":"))

@@ -79,6 +79,8 @@ def replay_rdma(path: Path, *, use_p2p: bool, dtype: str | None, job: Job | None
             raise ReplayError(str(path), f"cannot be read: {error.strerror}", "check the name") from error
         except RoceError as error:
             raise ReplayError("--dtype", str(error), "name the element type of the tensors") from error
+    if switch is not None and not switch.replicas:
+        damage.append("no frame came out of the switch program at a shadow node's port: check the job's rdma section")
     return RdmaReport(decoded, damage[0] if damage else None)
 
 

@@ -276,6 +276,8 @@ class _Replay:
                 self.report.problems.append(source.problem)
         if self._records is not None:
             self.report.problems += self._records.problems
+        if self._options.compare is not None and all(step.compared is None for step in self.report.steps):
+            self.report.problems.append(f"no step could be compared with one in {self._options.compare}")
         if switch is not None and not switch.replicas:
             self.report.problems.append("no frame came out of the switch program at a shadow node's port")
         self.report.discarded = {cause: count for cause, count in sorted(self._discarded.items()) if count}

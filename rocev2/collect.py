@@ -181,7 +181,7 @@ class Collector:
         """Return the loop that steps `done` and on of the windows are; shift windows that begin before the capture."""
         firm = [w for w in windows if not _soft(w.flow)]
         basis = firm or windows
-        known, bounds = self._sizes(channels, basis, done)
+        known, bounds = self._sizes(channels, [(window, done) for window in basis])
         shape = solve(self.ranks, channels, known, bounds)
         if firm and done == 0:
             for window in windows:
@@ -193,11 +193,12 @@ class Collector:
         return shape
 
     def _sizes(
-        self, channels: int, windows: list[Window], done: int
+        self, channels: int, windows: list[tuple[Window, int]]
     ) -> tuple[dict[int, int], dict[int, tuple[int, int]]]:
+        """Return known sizes and bounds, as `solve` wants them, of windows that begin so many steps later."""
         known: dict[int, int] = {}
         bounds: dict[int, tuple[int, int]] = {}
-        for window in windows:
+        for window, done in windows:
             for step in range(self.per_loop):
                 position = sent_chunk(window.index, step, self.ranks) * channels + window.channel
                 entry = window.flow.table.steps.get(window.first + done + step)
@@ -326,9 +327,9 @@ class Collector:
             return False
         if any(window.first < window.flow.contested for window in windows):
             return True
-        for shift in range(1, self.per_loop):
+        for moved in self._alternatives(found):
             try:
-                known, bounds = self._sizes(found.channels, windows, shift)
+                known, bounds = self._sizes(found.channels, moved)
                 if len(known) < self.ranks * found.channels:
                     continue
                 solve(self.ranks, found.channels, known, bounds)
@@ -338,6 +339,20 @@ class Collector:
                 window.flow.contested = window.first + self.per_loop
             return True
         return False
+
+    def _alternatives(self, found: Found) -> Iterator[list[tuple[Window, int]]]:
+        """Yield other readings: some windows begin later, as if their first steps were of a broadcast before.
+
+        A broadcast takes steps of the ranks from its root on, on the first channels.
+        """
+        for shift in range(1, self.per_loop):
+            for root in range(self.ranks):
+                for length in range(1, self.ranks + 1):
+                    late = {(root + number) % self.ranks for number in range(length)}
+                    for channels in range(1, found.channels + 1):
+                        yield [(w, shift if w.index in late and w.channel < channels else 0) for w in found.windows]
+                    if length == self.ranks:
+                        break
 
     def _place(self, flow: Flow) -> int:
         return next(place for place, row in self.ring.flows.items() if any(flow is other for other in row))
@@ -376,17 +391,12 @@ class Collector:
             return self._even_run(found, anchors)
         if not self._causal(found, [(window, 0) for window in found.windows], strict=True):
             return False
-        # A broadcast of the same size just before gives one more step to the ranks from its root on.
-        for shift in range(1, self.per_loop):
-            for root in range(self.ranks):
-                for length in range(1, self.ranks):
-                    late = {(root + number) % self.ranks for number in range(length)}
-                    moved = [(w, shift if w.index in late else 0) for w in found.windows]
-                    if all(self._fits(w, found.loops[0], 0, by) for w, by in moved) and self._causal(
-                        found, moved, True
-                    ):
-                        return False
-        return True
+        return not any(
+            all(self._fits(window, found.loops[0], 0, shift) for window, shift in moved)
+            and any(shift == 0 for _, shift in moved)
+            and self._causal(found, moved, strict=True)
+            for moved in self._alternatives(found)
+        )
 
     def _even_run(self, found: Found, anchors: list[Window]) -> bool:
         """Return whether equally large steps from here on are a whole number of such all-reduces, for every rank.

@@ -21,16 +21,26 @@ from google.protobuf.json_format import MessageToDict
 
 from jobspec.errors import JobError
 from jobspec.loader import load_job
+from jobspec.sidechannel.log import SideChannelLog
+from jobspec.tls import ClientTls, Role, server_name
+from jobspec.tls.options import add_tls_options, tls_options
+from shadow_rx.access_log import AccessLog
 from shadow_rx.core import ShadowCore
 from shadow_rx.description import state_keys
+from shadow_rx.durable.crypto import find_keys
 from shadow_rx.errors import ShadowError
-from shadow_rx.event_log import EventLog
+from shadow_rx.event_log import EventLog, read_losses
 from shadow_rx.live import LiveCapture
+from shadow_rx.logged import LoggedShadowNode
+from shadow_rx.metrics import MetricsServer
 from shadow_rx.node import ShadowNode
 from shadow_rx.options import ShadowOptions
+from shadow_rx.peer_driver import PeerDriver, check_peers
 from shadow_rx.publisher import BackgroundPublisher
-from shadow_rx.service import serve, status_message
+from shadow_rx.service import serve
+from shadow_rx.status_message import status_message
 from shadow_rx.store import RecoveryStore
+from shadow_rx.store_queue import STORE_COPIES
 
 _SIGNALS = {signal.SIGTERM, signal.SIGINT}
 
@@ -44,15 +54,41 @@ def _parser() -> argparse.ArgumentParser:
         "--iface", required=True, action="append", help="interface that replicas arrive on; repeated for several"
     )
     parser.add_argument("--listen", required=True, help="side channel: host:port or unix:/path")
-    parser.add_argument("--store", type=Path, help="directory for recovery points; without it they stay in memory")
-    parser.add_argument("--events", type=Path, help="append one JSON line for every step gained or lost")
-    parser.add_argument("--keep", type=int, help="newest recovery points to keep on storage (default: all)")
+    parser.add_argument("--store", help="directory or fsspec URL for recovery points; without it they stay in memory")
+    parser.add_argument("--store-key-file", type=Path, help="encrypt them; default: the keys of $CHECKMATE_STORE_KEY")
+    parser.add_argument("--resume", action="store_true", help="go on with what this run has stored before a restart")
+    parser.add_argument(
+        "--allow-open-permissions", action="store_true", help="store in a directory that others can read, too"
+    )
+    parser.add_argument(
+        "--peer", action="append", default=[], type=_peer, metavar="NAME=ADDRESS",
+        help="side channel of another shadow node of this job, to fill holes from; repeated for several",
+    )  # fmt: skip
+    parser.add_argument("--events", type=Path, help="append one JSON line for everything that happens to a step")
+    parser.add_argument(
+        "--metrics", metavar="HOST:PORT", help="serve Prometheus metrics at http://HOST:PORT/metrics; with TLS at https"
+    )
+    parser.add_argument("--side-channel-log", type=Path, help="keep what the ranks tell in this file, for replays")
+    parser.add_argument("--keep", type=int, help="newest steps to keep on storage (default: as the job says)")
     parser.add_argument("--queue", type=int, default=4, help="recovery points that may wait for storage")
     parser.add_argument("--hold", type=int, default=defaults.hold, help="recovery points kept in memory")
     parser.add_argument("--window", type=int, default=defaults.window, help="steps collected at a time")
     parser.add_argument("--memory-limit", type=int, default=defaults.memory_limit, help="bytes for each group")
+    parser.add_argument("--access-log", type=Path, help="append one JSON line for every call of the side channel")
     parser.add_argument("--threads", type=int, default=1, help="torch threads; 1 as the ranks have")
+    add_tls_options(parser)
+    parser.add_argument(
+        "--tls-any-client", action="store_true",
+        help="with TLS: let every client do everything whose certificate an authority of --tls-ca has signed",
+    )  # fmt: skip
     return parser
+
+
+def _peer(text: str) -> tuple[str, str]:
+    name, _, address = text.partition("=")
+    if not name or not address:
+        raise argparse.ArgumentTypeError(f"{text!r}, expected NAME=HOST:PORT or NAME=unix:/path")
+    return name, address
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -70,26 +106,58 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    options = ShadowOptions(arguments.window, arguments.hold, memory_limit=arguments.memory_limit)
+    options = ShadowOptions(
+        arguments.window, arguments.hold, memory_limit=arguments.memory_limit,
+        store_copies=0 if arguments.store is None else STORE_COPIES,
+    )  # fmt: skip
     core = ShadowCore(load_job(arguments.job), arguments.shadow, options)
+    check_peers(core, [name for name, _ in arguments.peer])
+    tls = tls_options(arguments, os.environ)
+    own = tls.credentials()
+    named = ClientTls(own, tls.server_name or server_name(Role.SHADOW, core.job.name)) if own is not None else None
     publisher = None
     if arguments.store is not None:
-        publisher = BackgroundPublisher(RecoveryStore(arguments.store, arguments.keep), arguments.queue)
+        store = RecoveryStore(
+            arguments.store, arguments.keep, policy=core.job.store,
+            ring=find_keys(arguments.store_key_file, os.environ), resume=arguments.resume,
+            allow_open=arguments.allow_open_permissions,
+        )  # fmt: skip
+        store.open()  # what is wrong with it shows now, and not with the first step
+        if arguments.resume:
+            _resume(core, store, arguments.events)
+        publisher = BackgroundPublisher(store, arguments.queue)
     torch.set_num_threads(arguments.threads)
     # torch imports its compiler with the first optimizer step, which takes seconds: not while a rank waits.
     state_keys("SGD", {}, torch.float32)
     with ExitStack() as stack:
         events = None
         if arguments.events is not None:
-            events = EventLog(arguments.events)
+            events = EventLog(arguments.events, time.monotonic, time.time)
             stack.callback(events.close)
-        node = ShadowNode(core, time.monotonic, publisher, events)
+        if arguments.side_channel_log is not None:
+            log = SideChannelLog(arguments.side_channel_log)
+            stack.callback(log.close)
+            node: ShadowNode = LoggedShadowNode(core, time.monotonic, log, publisher, events)
+        else:
+            node = ShadowNode(core, time.monotonic, publisher, events)
         stack.callback(node.close)
         capture = LiveCapture(node, arguments.iface)
         stack.callback(capture.stop)
-        server = serve(node, arguments.listen)
+        access_log = None
+        if arguments.access_log is not None:
+            access_log = AccessLog(arguments.access_log)
+            stack.callback(access_log.close)
+        server = serve(
+            node, arguments.listen, tls=own, any_client=arguments.tls_any_client, access_log=access_log
+        )  # fmt: skip
         stack.callback(server.stop)
+        metrics = None
+        if arguments.metrics is not None:
+            metrics = MetricsServer(node, arguments.metrics, tls=own, any_client=arguments.tls_any_client)
+            stack.callback(metrics.stop)
         capture.start()
+        if arguments.peer:
+            stack.enter_context(PeerDriver(node, dict(arguments.peer), named, _peer_trouble))
         _tell(
             event="ready",
             job=core.job.name,
@@ -97,12 +165,28 @@ def _run(arguments: argparse.Namespace) -> int:
             groups=list(core.groups),
             interfaces=arguments.iface,
             listen=server.address,
+            metrics=metrics.address if metrics is not None else None,
             pid=os.getpid(),
         )
         signal.sigwait(_SIGNALS)
     statuses = {group: MessageToDict(status_message(node.status(group))) for group in core.groups}
-    _tell(event="final", shadow=core.shadow, capture_error=capture.error, groups=statuses)
+    log_error = node.log_error if isinstance(node, LoggedShadowNode) else None
+    _tell(
+        event="final", shadow=core.shadow, capture_error=capture.error, side_channel_log_error=log_error,
+        groups=statuses,
+    )  # fmt: skip
     return 0
+
+
+def _peer_trouble(name: str, reason: str) -> None:
+    print(f"shadow node {name} cannot fill holes: {reason}", file=sys.stderr, flush=True)
+
+
+def _resume(core: ShadowCore, store: RecoveryStore, events: Path | None) -> None:
+    """Let the core know what it had before it was killed: what is on storage, and what was lost."""
+    for group in core.groups:
+        losses = read_losses(events, group) if events is not None else []
+        core.resume(group, store.points(group), losses)
 
 
 def _tell(**fields: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from dataclasses import replace
 
 from jobspec.model import Job
@@ -72,6 +73,8 @@ class ShadowCore:
     def count_kernel_drops(self, count: int) -> None:
         """Add `count` frames that the kernel dropped before they could be captured."""
         self._discarded[Discard.KERNEL_DROP] += count
+        for group in self._groups.values():
+            group.on_dropped(count)
 
     def attach(self, message: pb.AttachRequest) -> bool:
         """Begin an epoch of a group; tell whether its state has to be uploaded (`GroupReplica.attach`).
@@ -81,15 +84,49 @@ class ShadowCore:
         """
         return self.group(message.group).attach(message)
 
-    def upload(self, group: str, epoch: int, data: bytes, now: float | None = None) -> list[Event]:
-        """Take the state before an epoch's first step (`GroupReplica.upload`); return what it brought about.
+    def resume(self, group: str, points: Iterable[tuple[int, int]], losses: Iterable[tuple[int, Gap]] = ()) -> None:
+        """Learn which recovery points of a group are on storage, and what was lost (`GroupReplica.resume`).
+
+        Raises:
+            ShadowError: an unknown group.
+        """
+        self.group(group).resume(points, losses)
+
+    def upload(
+        self, group: str, epoch: int, data: bytes, now: float | None = None, step: int = 0, *, final: bool = False
+    ) -> list[Event]:
+        """Take the state after a step (`GroupReplica.upload`); return what it brought about: nothing if not needed.
 
         Raises:
             ShadowError: see there, or an unknown group.
         """
         replica = self.group(group)
-        replica.upload(epoch, data, now)
+        replica.upload(epoch, data, now, step, final=final)
         return replica.take_events()
+
+    def change(self, message: pb.ChangeRequest) -> None:
+        """Learn of another optimizer or layout (`GroupReplica.change`).
+
+        Raises:
+            ShadowError: see there, or an unknown group.
+        """
+        self.group(message.group).change(message)
+
+    def expect_state(self, group: str, epoch: int, step: int | None) -> None:
+        """Learn that the state after `step` is on its way (`GroupReplica.expect_state`).
+
+        Raises:
+            ShadowError: see there, or an unknown group.
+        """
+        self.group(group).expect_state(epoch, step)
+
+    def asks(self, group: str, rank: int) -> pb.RecordReply:
+        """Return what is needed of a rank of a group.
+
+        Raises:
+            ShadowError: an unknown group.
+        """
+        return self.group(group).asks(rank)
 
     def open_flow(self, message: pb.OpenFlowRequest) -> None:
         """Learn a connection's source port (`GroupReplica.open_flow`).
@@ -109,13 +146,15 @@ class ShadowCore:
         replica.record(message, now)
         return replica.take_events()
 
-    def status(self, group: str) -> GroupStatus:
+    def status(self, group: str, now: float | None = None) -> GroupStatus:
         """Return a group's status; frames that belong to no flow are counted in every group's.
+
+        Lags are those at `now`, or where it is None at the newest time that the core was told.
 
         Raises:
             ShadowError: an unknown group.
         """
-        status = self.group(group).status()
+        status = self.group(group).status(now)
         discarded = Counter(dict(status.discarded))
         discarded.update({str(cause): count for cause, count in self._discarded.items() if count})
         return replace(status, discarded=dict(sorted(discarded.items())))

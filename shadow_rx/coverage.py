@@ -72,6 +72,18 @@ class Coverage:
             index += 2
         return holes
 
+    def spans(self) -> list[tuple[int, int]]:
+        """Return the intervals of the set, in order."""
+        return list(zip(self._bounds[::2], self._bounds[1::2], strict=True))
+
+    def remove(self, start: int, end: int) -> None:
+        """Remove [start, end); an empty or reversed range removes nothing."""
+        if start >= end:
+            return
+        bounds = self._bounds
+        low, high = bisect_left(bounds, start), bisect_right(bounds, end)
+        bounds[low:high] = ([start] if low % 2 == 1 else []) + ([end] if high % 2 == 1 else [])
+
     def remove_from(self, start: int) -> None:
         """Remove every number that is `start` or greater."""
         low = bisect_left(self._bounds, start)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -28,11 +29,25 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 }
 """Optimizers that a shadow can replay: functions of parameters, state and dense gradients alone, element by
 element. LBFGS needs a closure, SparseAdam sparse gradients; Adafactor and Muon reduce over whole tensors."""
+_FIRST_STATE = {"Adagrad": "initial_accumulator_value"}
+"""Option by class that torch's constructor reads for the state that it makes at once, whatever the groups say."""
 _FORBIDDEN = ("differentiable", "capturable")
 """Options that ask for an autograd graph or a CUDA graph: there is none in a shadow."""
 
 Options = dict[str, Any]
 """Hyperparameters of one group: JSON values, with lists as tuples (as torch.optim keeps ``betas``)."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """What the optimizer step of one training step did besides using the gradient."""
+
+    options: tuple[Options, ...]
+    """Hyperparameters of each parameter group that the step used."""
+    scale: float | None = None
+    """Factor on the reduced gradient before the step (clipping, loss scale), None for none."""
+    skipped: bool = False
+    """Whether the step was left out."""
 
 
 @dataclass(frozen=True)
@@ -58,35 +73,89 @@ class OptimizerPlan:
         """Tell whether state of `other` is state of this one: equal class and groups, any options."""
         return self.name == other.name and [g.params for g in self.groups] == [g.params for g in other.groups]
 
+    def to_json(self) -> str:
+        """Return the plan as canonical JSON: ``{"name", "groups": [{"params": [...], "options": {...}}]}``."""
+        groups = [{"params": group.params, "options": group.options} for group in self.groups]
+        return json.dumps({"name": self.name, "groups": groups}, sort_keys=True, separators=(",", ":"))
+
+    @classmethod
+    def from_json(cls, text: str, field: str = "optimizer") -> OptimizerPlan:
+        """Read what `to_json` wrote, checking each group as an attach request's is; `field` is named in errors.
+
+        Raises:
+            ShadowError: not such an object, an unknown class, a parameter in two groups, or options that the class
+                does not accept.
+        """
+        value = parse_json(text, field)
+        groups = value.get("groups") if isinstance(value, dict) else None
+        if not isinstance(groups, list):
+            raise invalid(field, 'is no optimizer: expected {"name": ..., "groups": [...]}')
+        message = pb.OptimizerDescription(name=str(value.get("name")))
+        for index, group in enumerate(groups):
+            params = group.get("params") if isinstance(group, dict) else None
+            if not isinstance(params, list) or not all(isinstance(name, str) for name in params):
+                raise invalid(f"{field}.groups[{index}]", "expected an object with a list of names as params")
+            message.groups.add(params=params, options_json=json.dumps(group.get("options")))
+        return parse_groups(message, field)
+
+
+def new_optimizer(plan: OptimizerPlan, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
+    """Return the optimizer of `plan` over `groups` (``params`` and options), with what its constructor makes of state.
+
+    Raises:
+        ShadowError: groups differ in an option that only the constructor reads, so that the trainer's is not known.
+    """
+    option = _FIRST_STATE.get(plan.name)
+    if option is None:
+        return OPTIMIZERS[plan.name](groups)
+    values = {group.options[option] for group in plan.groups}
+    if len(values) > 1:
+        raise invalid(
+            "optimizer.groups", f"differ in {option}, which torch.optim.{plan.name} has one of for all groups"
+        )
+    return OPTIMIZERS[plan.name](groups, **{option: values.pop()})
+
 
 def parse_optimizer(message: pb.OptimizerDescription, layout: Layout) -> OptimizerPlan:
     """Check a trainer's description against the layout.
 
     Raises:
-        ShadowError: an unknown class, groups that do not hold each parameter of the layout exactly once, or
-        options that
-            the class does not accept.
+        ShadowError: an unknown class, groups that do not hold each parameter of the layout exactly once, or options
+            that the class does not accept.
+    """
+    plan = parse_groups(message, "optimizer")
+    expected = {slot.param.name for slot in layout.slots}
+    for index, group in enumerate(plan.groups):
+        for name in group.params:
+            if name not in expected:
+                raise invalid(f"optimizer.groups[{index}].params", f"parameter {name!r} is not in the layout")
+    without = expected.difference(*(group.params for group in plan.groups))
+    if without:
+        raise invalid("optimizer.groups", f"parameters of the layout without a group: {sorted(without)[:5]}")
+    return plan
+
+
+def parse_groups(message: pb.OptimizerDescription, field: str) -> OptimizerPlan:
+    """Check a description in itself; `field` is its name in errors.
+
+    Raises:
+        ShadowError: see `parse_optimizer`, but for what needs the layout.
     """
     if message.name not in OPTIMIZERS:
         known = ", ".join(OPTIMIZERS)
-        raise invalid("optimizer.name", f"{message.name!r} cannot be replayed from gradients; expected one of {known}")
-    expected = {slot.param.name for slot in layout.slots}
+        raise invalid(f"{field}.name", f"{message.name!r} cannot be replayed from gradients; expected one of {known}")
     seen: set[str] = set()
     groups: list[GroupPlan] = []
     for index, group in enumerate(message.groups):
-        field = f"optimizer.groups[{index}]"
+        here = f"{field}.groups[{index}]"
         for name in group.params:
-            if name not in expected:
-                raise invalid(f"{field}.params", f"parameter {name!r} is not in the layout")
             if name in seen:
-                raise invalid(f"{field}.params", f"parameter {name!r} is in two groups; expected once")
+                raise invalid(f"{here}.params", f"parameter {name!r} is in two groups; expected once")
             seen.add(name)
         if not group.params:
-            raise invalid(f"{field}.params", "is empty; expected at least one parameter")
-        options = parse_options(message.name, group.options_json, f"{field}.options_json")
+            raise invalid(f"{here}.params", "is empty; expected at least one parameter")
+        options = parse_options(message.name, group.options_json, f"{here}.options_json")
         groups.append(GroupPlan(tuple(group.params), options))
-    if seen != expected:
-        raise invalid("optimizer.groups", f"parameters of the layout without a group: {sorted(expected - seen)[:5]}")
     return OptimizerPlan(message.name, tuple(groups))
 
 

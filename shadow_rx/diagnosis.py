@@ -42,7 +42,7 @@ def diagnose(assembler: Assembler, book: RecordBook, step: int) -> Gap | None:
 
 def unknown_layout(assembler: Assembler, book: RecordBook, step: int) -> Gap | None:
     """Return the gap of a step that a rank trained with another layout than this shadow was told."""
-    version = assembler.plan.layout.version
+    version = assembler.plan_at(step).layout.version
     strange = sorted({record.layout_version for record in book.get(step)} - {version})
     if not strange:
         return None
@@ -82,6 +82,9 @@ def _bytes(assembler: Assembler, step: int) -> Gap | None:
         return Gap(step, GapReason.CORRUPT_FRAME, f"{len(corrupt)} wrong frames ({frames}); {detail}", kept)
     if _overran(assembler, step):
         return Gap(step, GapReason.OVERLOAD, f"{_overload(assembler)}; {detail}", kept)
+    if slot.dropped:
+        dropped = f"{slot.dropped} frames were dropped before this node could take them, as it was too slow"
+        return Gap(step, GapReason.OVERLOAD, f"{dropped}; {detail}", kept)
     return Gap(step, GapReason.LOST_BYTES, detail, kept)
 
 
@@ -95,8 +98,15 @@ def _overload(assembler: Assembler) -> str:
 
 def _describe(missing: Sequence[MissingRange]) -> str:
     total = sum(item.end - item.start for item in missing)
-    ranges = _some(f"flow {m.flow_id} [{m.start}, {m.end}) in bucket {m.bucket} chunk {m.chunk}" for m in missing)
+    ranges = _some(_where(item) for item in missing)
     return f"{total} bytes missing: {ranges}"
+
+
+def _where(item: MissingRange) -> str:
+    text = f"flow {item.flow_id} [{item.start}, {item.end}) in bucket {item.bucket} chunk {item.chunk}"
+    if not item.redundant:
+        return text
+    return f"{text}, nor in the redundant copy of flow {' and '.join(map(str, item.redundant))}"
 
 
 def _some(items: Iterable[object]) -> str:

@@ -1,55 +1,159 @@
-"""The event log: one JSON line for every step that became a recovery point or was lost."""
+"""The event log: one JSON object a line for everything that happens to a group's steps.
+
+Schema 1. Every line has ``v`` (schema), ``event``, ``group``, ``epoch``, ``step``, and where the log was given clocks
+``at`` (seconds of the node's clock) and ``time`` (seconds since 1970). Fields are only ever added within a schema.
+
+==============  =======================================================================================================
+event           step, and further fields
+==============  =======================================================================================================
+attached        newest trained step; ``need_state``
+rejoined        the same, of a communicator that ran already when this shadow was started
+replicated      became a recovery point; ``replica_bytes``, ``repaired_bytes``, ``peer_bytes``, ``first_byte_at``,
+                ``complete_at``, ``applied_at``
+repaired        the same step, where bytes of it were repaired; ``repaired_bytes``, ``peer_bytes``
+lost            can not become one by replay; ``reason``, ``detail``
+uploaded        step of the state that the trainer uploaded
+resynced        the same, where it ends a loss; ``since``: first lost step
+stored          is durable
+not_stored      was not written to storage and will not be; ``reason``, ``detail``
+overload        newest recovery point when node or storage began to fall behind; ``step_seconds``, ``apply_seconds``,
+                ``store_seconds``, ``nodes_needed``
+overload_ended  the same, when they kept up again
+==============  =======================================================================================================
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from shadow_rx.status import Event, StepReplicated
+from jobspec.reasons import GapReason
+from shadow_rx.status import (
+    Attached,
+    Event,
+    Gap,
+    OverloadChanged,
+    StateUploaded,
+    StepLost,
+    StepNotStored,
+    StepReplicated,
+    StepResynced,
+    StepStored,
+)
+
+SCHEMA = 1
+"""Version of the lines."""
+Clock = Callable[[], float]
 
 
 class EventLog:
     """Appends events to a file; an observer of a `ShadowNode`."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, clock: Clock | None = None, wall: Clock | None = None) -> None:
         """Open `path` for appending; its folder is made where it is missing.
+
+        Args:
+            path: the file.
+            clock: the node's clock.
+            wall: seconds since 1970.
 
         Raises:
             OSError: it cannot be written.
         """
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("a", encoding="utf-8")
+        self._clocks = {name: clock for name, clock in (("at", clock), ("time", wall)) if clock is not None}
+        self.error: str | None = None
+        """Why logging has stopped, None while it goes on."""
 
     def __call__(self, event: Event) -> None:
         """Append `event`; readers see whole lines, because each is flushed."""
-        self._file.write(json.dumps(event_fields(event)) + "\n")
-        self._file.flush()
+        if self.error is not None:
+            return
+        now = {name: clock() for name, clock in self._clocks.items()}
+        try:
+            for fields in event_lines(event):
+                self._file.write(json.dumps({"v": SCHEMA, **fields, **now}) + "\n")
+            self._file.flush()
+        except OSError as error:
+            # A full disk ends the log, never the replication.
+            self.error = str(error)
 
     def close(self) -> None:
         """Close the file."""
-        self._file.close()
+        try:
+            self._file.close()
+        except OSError as error:  # what could not be flushed before cannot be now
+            self.error = self.error or str(error)
 
 
-def event_fields(event: Event) -> dict[str, Any]:
-    """Return `event` as a JSON object; times are seconds of the node's clock."""
+def read_losses(path: Path, group: str) -> list[tuple[int, Gap]]:
+    """Return what a log says that was lost of `group`, as (epoch, gap), in order; none where there is no log.
+
+    A line that a killed process left unfinished, and any other that is no event of a loss, is passed over.
+    """
+    found: list[tuple[int, Gap]] = []
+    try:
+        lines = path.read_text(errors="replace").splitlines()
+    except OSError:
+        return found
+    for line in lines:
+        try:
+            event = json.loads(line)
+            if event["event"] == "lost" and event["group"] == group:
+                gap = Gap(int(event["step"]), GapReason(event["reason"]), str(event["detail"]))
+                found.append((int(event["epoch"]), gap))
+        except (ValueError, KeyError, TypeError):
+            continue
+    return found
+
+
+def event_lines(event: Event) -> Iterator[dict[str, Any]]:
+    """Yield `event` as JSON objects, without schema and times."""
     if isinstance(event, StepReplicated):
         report = event.report
-        return {
+        named = {"group": event.snapshot.group, "epoch": report.epoch, "step": report.step}
+        repaired = {"repaired_bytes": report.repaired_bytes, "peer_bytes": report.peer_bytes}
+        yield {
             "event": "replicated",
-            "group": event.snapshot.group,
-            "epoch": report.epoch,
-            "step": report.step,
+            **named,
             "replica_bytes": report.replica_bytes,
             "first_byte_at": report.first_byte_at,
             "complete_at": report.complete_at,
             "applied_at": report.applied_at,
+            **repaired,
         }
-    return {
-        "event": "lost",
-        "group": event.group,
-        "epoch": event.epoch,
-        "step": event.gap.step,
-        "reason": event.gap.reason.value,
-        "detail": event.gap.detail,
-    }
+        if any(repaired.values()):
+            yield {"event": "repaired", **named, **repaired}
+    elif isinstance(event, StepLost | StepNotStored):
+        gap = event.gap
+        yield {
+            "event": "lost" if isinstance(event, StepLost) else "not_stored",
+            "group": event.group,
+            "epoch": event.epoch,
+            "step": gap.step,
+            "reason": gap.reason.value,
+            "detail": gap.detail,
+        }
+    else:
+        name, more = _named(event)
+        yield {"event": name, "group": event.group, "epoch": event.epoch, "step": event.step, **more}
+
+
+def _named(event: Attached | StateUploaded | StepResynced | StepStored | OverloadChanged) -> tuple[str, dict[str, Any]]:
+    if isinstance(event, Attached):
+        undeclared = {"undeclared": event.undeclared} if event.undeclared is not None else {}
+        return "rejoined" if event.rejoin else "attached", {"need_state": event.need_state, **undeclared}
+    if isinstance(event, StepResynced):
+        return "resynced", {"since": event.since}
+    if isinstance(event, OverloadChanged):
+        load = event.load
+        seconds = {
+            "step_seconds": load.step_seconds,
+            "apply_seconds": load.apply_seconds,
+            "store_seconds": load.store_seconds,
+        }
+        return "overload" if event.overloaded else "overload_ended", {**seconds, "nodes_needed": load.nodes_needed}
+    return "uploaded" if isinstance(event, StateUploaded) else "stored", {}

@@ -6,31 +6,35 @@ import os
 import shutil
 from pathlib import Path
 
+DIRECTORY_MODE = 0o700
+"""A checkpoint is as secret as the model: directories are the owner's alone."""
+FILE_MODE = 0o600
+"""And so are files."""
+
 
 class FileOperations:
     """Operations on the local file system. Every method raises `OSError` when it fails."""
 
     def make_directory(self, path: Path) -> None:
-        """Create `path` and its parents; an existing directory is fine."""
-        path.mkdir(parents=True, exist_ok=True)
+        """Create `path`, for its owner alone, and missing parents; an existing directory is fine."""
+        path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
 
     def write(self, path: Path, data: bytes) -> None:
-        """Write a new file and wait until its data is on storage."""
-        with path.open("wb") as file:
+        """Write a file, for its owner alone; its data may still be in memory only."""
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
+        with os.fdopen(descriptor, "wb") as file:
             file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
+
+    def sync_file(self, path: Path) -> None:
+        """Wait until the file's data is on storage."""
+        _sync(path, os.O_RDONLY)
 
     def sync_directory(self, path: Path) -> None:
         """Wait until the directory's entries are on storage; a file's own fsync does not do that."""
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _sync(path, os.O_RDONLY | os.O_DIRECTORY)
 
     def rename(self, source: Path, target: Path) -> None:
-        """Rename atomically; `target` does not exist."""
+        """Rename atomically; a file that has the name `target` is replaced, a directory is not."""
         source.rename(target)
 
     def exists(self, path: Path) -> bool:
@@ -38,6 +42,16 @@ class FileOperations:
         return path.exists()
 
     def remove_tree(self, path: Path) -> None:
-        """Remove a directory with all it holds; one that is not there is fine."""
-        if path.exists():
+        """Remove a file, or a directory with all it holds; one that is not there is fine."""
+        if path.is_dir():
             shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

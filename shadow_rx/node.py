@@ -3,18 +3,33 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 
 from jobspec.reasons import GapReason
 from jobspec.recovery_point import RecoveryPointError
 from jobspec.sidechannel import side_channel_pb2 as pb
 from shadow_rx.core import ShadowCore
-from shadow_rx.errors import Refusal, ShadowError
-from shadow_rx.publisher import Publisher
+from shadow_rx.durable.policy import Point
+from shadow_rx.errors import Refusal, ShadowError, invalid
+from shadow_rx.load import LoadMeter
+from shadow_rx.peer import PeerRepair, PeerRequest
+from shadow_rx.publisher import Publisher, Written
+from shadow_rx.replay import tensor_bytes
 from shadow_rx.snapshot import EncodedPoint, encode
-from shadow_rx.status import Event, Gap, GroupStatus, StepReplicated
-from shadow_rx.store import Point, StoreResult
+from shadow_rx.status import (
+    Event,
+    Gap,
+    GroupStatus,
+    OverloadChanged,
+    StateUploaded,
+    StepNotStored,
+    StepReplicated,
+    StepStored,
+)
 
+PIECE_BYTES = 1 << 20
+"""Bytes of a frame in one message to another shadow node."""
 Clock = Callable[[], float]
 """Seconds of a clock that does not run backwards."""
 Observer = Callable[[Event], None]
@@ -46,6 +61,7 @@ class ShadowNode:
         self._core = core
         self._clock = clock
         self._publisher = publisher
+        self._meters = {group: LoadMeter(core.job.store.base_every) for group in core.groups}
         # Reentrant, because a DirectPublisher reports while the lock is held.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
@@ -61,10 +77,13 @@ class ShadowNode:
         """Take captured frames (Ethernet, from the destination MAC on)."""
         now = self._clock()
         with self._lock:
+            began = self._clock()
             for frame in frames:
                 events = self._core.on_frame(frame, now)
                 if events:
+                    began = self._charge(events[0], began)
                     self._handle(events)
+            self._charge(None, began)
 
     def count_kernel_drops(self, count: int) -> None:
         """Add `count` frames that the kernel dropped before they could be captured."""
@@ -75,13 +94,34 @@ class ShadowNode:
         """See `ShadowCore.attach`."""
         with self._changed:
             need_state = self._core.attach(message)
+            self._handle(self._core.group(message.group).take_events())
             self._changed.notify_all()
             return need_state
 
-    def upload(self, group: str, epoch: int, data: bytes) -> None:
-        """See `ShadowCore.upload`."""
+    def upload(self, group: str, epoch: int, data: bytes, step: int = 0, *, final: bool = False) -> bool:
+        """See `ShadowCore.upload`; tell whether the state was of use."""
         with self._lock:
-            self._handle(self._core.upload(group, epoch, data, self._clock()))
+            began = self._clock()
+            events = self._core.upload(group, epoch, data, began, step, final=final)
+            if any(isinstance(event, StepReplicated) for event in events):
+                self._meters[group].worked(self._clock() - began)
+            self._handle(events)
+            return any(isinstance(event, StateUploaded) for event in events)
+
+    def change(self, message: pb.ChangeRequest) -> None:
+        """See `ShadowCore.change`."""
+        with self._lock:
+            self._core.change(message)
+
+    def expect_state(self, group: str, epoch: int, step: int | None) -> None:
+        """See `ShadowCore.expect_state`."""
+        with self._lock:
+            self._core.expect_state(group, epoch, step)
+
+    def asks(self, group: str, rank: int) -> pb.RecordReply:
+        """See `ShadowCore.asks`."""
+        with self._lock:
+            return self._core.asks(group, rank)
 
     def open_flow(self, message: pb.OpenFlowRequest) -> None:
         """See `ShadowCore.open_flow`."""
@@ -91,12 +131,78 @@ class ShadowNode:
     def record(self, message: pb.StepRecord) -> None:
         """See `ShadowCore.record`."""
         with self._lock:
-            self._handle(self._core.record(message, self._clock()))
+            began = self._clock()
+            events = self._core.record(message, began)
+            self._meters[message.group].worked(self._clock() - began)
+            self._handle(events)
+
+    def use_peers(self, names: Iterable[str], grace: float = 0.0) -> None:
+        """Have what is lost asked of the shadow nodes `names` (`peer_driver`) before a step is given up.
+
+        Args:
+            names: shadow nodes; those that share no group with this one are ignored.
+            grace: seconds that bytes may be late before they count as lost.
+        """
+        known = set(names) - {self._core.shadow}
+        with self._lock:
+            for group in self._core.job.groups:
+                if group.name in self._core.groups and known.intersection(group.shadows):
+                    self._core.group(group.name).use_peers(PeerRepair(grace))
+
+    def peer_request(self, group: str) -> PeerRequest | None:
+        """See `GroupReplica.peer_request`."""
+        with self._changed:
+            replica = self._core.group(group)
+            request = replica.peer_request(self._clock())
+            self._handle(replica.take_events())
+            return request
+
+    def give_frames(self, request: pb.FramesRequest) -> Iterator[pb.FrameBytes]:
+        """Yield what is here of the frames of `request`, in pieces.
+
+        Raises:
+            ShadowError: another job or epoch, or an unknown group.
+        """
+        if request.job != self._core.job.name:
+            raise invalid("job", f"{request.job!r}, this shadow serves job {self._core.job.name!r}")
+        for key in request.frames:
+            # One frame at a time: a step may be larger than what should be in memory twice.
+            with self._lock:
+                replica = self._core.group(request.group)
+                found = replica.give_frames(request.epoch, request.step, [(key.flow_id, key.index)])
+            for _, first, data in found:
+                for at in range(0, len(data), PIECE_BYTES):
+                    yield pb.FrameBytes(frame=key, start=first + at, data=data[at : at + PIECE_BYTES])
+
+    def take_frame(self, request: PeerRequest, piece: pb.FrameBytes) -> int:
+        """Take what another shadow node gave for `request`; return how many bytes were missing."""
+        with self._changed:
+            replica = self._core.group(request.group)
+            key = (piece.frame.flow_id, piece.frame.index)
+            now = self._clock()
+            placed = replica.take_frame(request.epoch, request.step, key, piece.start, piece.data, now)
+            self._handle(replica.take_events())
+            return placed
 
     def status(self, group: str) -> GroupStatus:
-        """See `ShadowCore.status`."""
+        """See `ShadowCore.status`; with what waits for storage, and how busy the node is."""
         with self._lock:
-            return self._core.status(group)
+            return self._status(group)
+
+    def _status(self, group: str) -> GroupStatus:
+        status, meter = self._core.status(group, self._clock()), self._meters[group]
+        buffers = status.health.buffers
+        if self._publisher is not None:
+            buffers = replace(buffers, store=self._publisher.status(group))
+        health = replace(
+            status.health,
+            buffers=buffers,
+            load=meter.load(self._core.group(group).step_seconds),
+            overloaded=meter.overloaded,
+            apply_seconds=meter.apply_seconds,
+            store_seconds=meter.store_seconds,
+        )
+        return replace(status, health=health)
 
     def explain(self, group: str, step: int) -> Gap | None:
         """See `ShadowCore.explain`."""
@@ -111,7 +217,7 @@ class ShadowNode:
         with self._changed:
             self._core.group(group)
             self._changed.wait_for(lambda: self._core.settled(group, step) or not active(), timeout)
-            return self._core.status(group)
+            return self._status(group)
 
     def wake(self) -> None:
         """Let waiting calls look whether they are still wanted."""
@@ -148,35 +254,70 @@ class ShadowNode:
 
     def _handle(self, events: Sequence[Event]) -> None:
         for event in events:
-            if self._observe is not None:
-                self._observe(event)
+            self._tell(event)
             if not isinstance(event, StepReplicated):
                 continue
             snapshot = event.snapshot
+            self._meters[snapshot.group].replicated(len(snapshot.gradient or b""), tensor_bytes(snapshot.tensors))
+            self._look(snapshot.group)
             if self._publisher is not None:
-                self._publisher.offer(snapshot)
+                self._publisher.offer(snapshot, self._core.group(snapshot.group).room())
             else:
                 gap = Gap(snapshot.step, GapReason.STORAGE_ERROR, "this shadow was given no storage")
                 self._core.history(snapshot.group).not_stored(snapshot.epoch, gap)
         if events:
             self._changed.notify_all()
 
-    def _published(self, result: StoreResult | Point) -> None:
+    def _charge(self, event: Event | None, began: float) -> float:
+        """Charge the time since `began` to the group of `event` (None: to all alike); return the present time."""
+        now = self._clock()
+        if event is not None:
+            group = event.snapshot.group if isinstance(event, StepReplicated) else event.group
+            self._meters[group].worked(now - began)
+        else:
+            for meter in self._meters.values():
+                meter.worked((now - began) / len(self._meters))
+        return now
+
+    def _look(self, group: str) -> None:
+        """Tell when the node or its storage begins to fall behind training, and when it no longer does."""
+        replica, meter = self._core.group(group), self._meters[group]
+        load = meter.load(replica.step_seconds)
+        overloaded = load.overloaded(meter.overloaded)
+        if overloaded != meter.overloaded:
+            meter.overloaded = overloaded
+            history = self._core.history(group)
+            self._tell(OverloadChanged(group, history.epoch, history.replica_step, overloaded, load))
+
+    def _tell(self, event: Event) -> None:
+        if self._observe is not None:
+            self._observe(event)
+
+    def _published(self, written: Written | Point) -> None:
         with self._changed:
-            if isinstance(result, StoreResult):
-                self._note(result)
+            if isinstance(written, Written):
+                self._note(written)
             else:
-                group, epoch, step = result
-                gap = Gap(step, GapReason.OVERLOAD, "was skipped because storage was slower than training")
-                self._core.history(group).not_stored(epoch, gap)
+                group, epoch, step = written
+                load = self._meters[group].load(self._core.group(group).step_seconds)
+                detail = f"was skipped because storage was slower than training: {load.describe()}"
+                self._not_stored(group, epoch, Gap(step, GapReason.OVERLOAD, detail))
             self._changed.notify_all()
 
-    def _note(self, result: StoreResult) -> None:
-        group, epoch, step = result.point
-        history = self._core.history(group)
-        if result.error is None:
-            history.stored(epoch, step)
-        else:
-            history.not_stored(epoch, Gap(step, GapReason.STORAGE_ERROR, result.error))
-        for old_group, old_epoch, old_step in result.removed:
-            self._core.history(old_group).removed(old_epoch, old_step)
+    def _note(self, written: Written) -> None:
+        result = written.result
+        self._meters[result.point[0]].wrote(written.nbytes, written.seconds)
+        here = () if result.waiting else (result.point,)
+        for group, epoch, step in (*result.together, *(here if result.error is None else ())):
+            self._core.history(group).stored(epoch, step)
+            self._tell(StepStored(group, epoch, step))
+        if result.error is not None:
+            for group, epoch, step in (*result.failed, *here):
+                self._not_stored(group, epoch, Gap(step, GapReason.STORAGE_ERROR, result.error))
+        for group, epoch, step in result.removed:
+            self._core.history(group).removed(epoch, step)
+        self._look(result.point[0])
+
+    def _not_stored(self, group: str, epoch: int, gap: Gap) -> None:
+        self._core.history(group).not_stored(epoch, gap)
+        self._tell(StepNotStored(group, epoch, gap))

@@ -20,12 +20,16 @@ class ShadowOptions:
     memory_limit: int = 8 * _GIB
     """Most bytes of one group's buffers and state; an attach or upload beyond it is refused."""
 
+    store_copies: int = 0
+    """Recovery points for which there must be memory beside that, so that they can wait for storage and be written."""
+
     def __post_init__(self) -> None:
         """Check the ranges.
 
         Raises:
             ValueError: a bound is too small; the message names it.
         """
-        for name, least in (("window", 2), ("hold", 1), ("pending_records", 1), ("memory_limit", 1)):
+        bounds = (("window", 2), ("hold", 1), ("pending_records", 1), ("memory_limit", 1), ("store_copies", 0))
+        for name, least in bounds:
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected at least {least}")

@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 import threading
-from collections import deque
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
+from shadow_rx.durable.policy import Point
+from shadow_rx.health import StoreStatus
 from shadow_rx.snapshot import Snapshot
-from shadow_rx.store import Point, RecoveryStore, StoreResult
+from shadow_rx.store import RecoveryStore, StoreResult
+from shadow_rx.store_queue import StoreQueue
 
-Report = Callable[[StoreResult | Point], None]
-"""Called with the result of each point, or with the point itself when it was dropped unwritten."""
+
+@dataclass(frozen=True)
+class Written:
+    """What a publisher did with one point that storage was given."""
+
+    result: StoreResult
+    """What became of it."""
+    nbytes: int
+    """Bytes that were written; 0 where it was only taken, and waits for others."""
+    seconds: float
+    """How long that took."""
+
+
+Report = Callable[[Written | Point], None]
+"""Called with what was done with each point, or with the point itself when it was dropped unwritten."""
 
 
 class Publisher(Protocol):
@@ -24,8 +41,14 @@ class Publisher(Protocol):
     def start(self, report: Report) -> None:
         """Begin, and report what becomes of each point through `report`."""
 
-    def offer(self, snapshot: Snapshot) -> None:
-        """Take a recovery point; returns without waiting for other points."""
+    def offer(self, snapshot: Snapshot, room: int | None = None) -> None:
+        """Take a recovery point; returns without waiting for other points.
+
+        `room` are the bytes of memory that the group's points may take until they are written; None: any number.
+        """
+
+    def status(self, group: str) -> StoreStatus:
+        """Return what is held of `group`."""
 
     def close(self) -> None:
         """Store what was taken, then stop."""
@@ -43,7 +66,7 @@ class DirectPublisher:
         """Report results through `report`."""
         self._report = report
 
-    def offer(self, snapshot: Snapshot) -> None:
+    def offer(self, snapshot: Snapshot, room: int | None = None) -> None:
         """Store `snapshot` now.
 
         Raises:
@@ -51,31 +74,40 @@ class DirectPublisher:
         """
         if self._report is None:
             raise RuntimeError("the publisher has not been started; call start first")
-        self._report(self.store.publish(snapshot))
+        before = self.store.written_bytes
+        result = self.store.publish(snapshot)
+        self._report(Written(result, self.store.written_bytes - before, 0.0))
+
+    def status(self, group: str) -> StoreStatus:
+        """Return what is held of `group`: steps that wait for a common flush."""
+        return StoreStatus(log_bytes=self.store.log_bytes(group))
 
     def close(self) -> None:
-        """Do nothing: everything is stored already."""
+        """Commit what waits for others, and give the store back."""
+        for result in self.store.flush():
+            if self._report is not None:
+                self._report(Written(result, 0, 0.0))
+        self.store.close()
 
 
 class BackgroundPublisher:
-    """Stores points in a thread, from a queue of bounded length.
+    """Stores points in a thread, from a queue that is bounded in number and bytes.
 
-    When storage is slower than training the oldest waiting point is dropped, never a newer one and never
-    the one being
-    written: fewer steps become durable, but memory stays bounded and the newest state gets to storage.
+    When storage is slower than training, first several steps share a flush and bases are put off; then waiting points
+    are thinned out (`StoreQueue`), never the newest one and never the one being written: fewer steps become durable,
+    but memory stays bounded and the newest state gets to storage. The store writes a base where a step is missing
+    before the next.
     """
 
-    def __init__(self, store: RecoveryStore, depth: int = 4) -> None:
-        """Write to `store`; at most `depth` points wait besides the one that is being written.
+    def __init__(self, store: RecoveryStore, depth: int = 4, clock: Callable[[], float] = time.monotonic) -> None:
+        """Write to `store`; at most `depth` points of each group wait besides the one that is being written.
 
         Raises:
             ValueError: `depth` is below 1.
         """
-        if depth < 1:
-            raise ValueError(f"depth is {depth}, expected at least 1")
         self.store = store
-        self._depth = depth
-        self._waiting: deque[Snapshot] = deque()
+        self._queue = StoreQueue(depth)
+        self._clock = clock
         self._changed = threading.Condition()
         self._closed = False
         self._report: Report | None = None
@@ -87,36 +119,47 @@ class BackgroundPublisher:
         self._thread = threading.Thread(target=self._run, args=(report,), name="shadow-publisher", daemon=True)
         self._thread.start()
 
-    def offer(self, snapshot: Snapshot) -> None:
-        """Queue `snapshot`; drop the oldest waiting one when the queue is full.
+    def offer(self, snapshot: Snapshot, room: int | None = None) -> None:
+        """Queue `snapshot`; thin out what waits when the queue is full.
 
         Raises:
             RuntimeError: the publisher was not started, or is closed.
         """
-        dropped: Snapshot | None = None
         with self._changed:
             if self._report is None or self._closed:
                 raise RuntimeError("the publisher is not running; call start first, and offer nothing after close")
-            if len(self._waiting) >= self._depth:
-                dropped = self._waiting.popleft()
-            self._waiting.append(snapshot)
+            dropped = self._queue.offer(snapshot, room)
             self._changed.notify_all()
-        if dropped is not None:
-            self._report((dropped.group, dropped.epoch, dropped.step))
+        for point in dropped:
+            self._report(point)
+
+    def status(self, group: str) -> StoreStatus:
+        """Return what is held of `group`."""
+        with self._changed:
+            return self._queue.status(group)
 
     def close(self) -> None:
-        """Store what waits, then stop the thread."""
+        """Store what waits, then stop the thread and give the store back."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
+        self.store.close()
 
     def _run(self, report: Report) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._waiting or self._closed)
-                if not self._waiting:
-                    return
-                snapshot = self._waiting.popleft()
-            report(self.store.publish(snapshot))
+                self._changed.wait_for(lambda: len(self._queue) or self._closed)
+                taken = self._queue.take()
+            if taken is None:
+                break
+            started, before = self._clock(), self.store.written_bytes
+            # Flushes thin out first when storage is slow: what waits shares them.
+            result = self.store.publish(taken.snapshot, taken.hurry, taken.log_bytes)
+            written = Written(result, self.store.written_bytes - before, self._clock() - started)
+            with self._changed:
+                self._queue.written(taken.snapshot.group, self.store.log_bytes(taken.snapshot.group))
+            report(written)
+        for result in self.store.flush():
+            report(Written(result, 0, 0.0))

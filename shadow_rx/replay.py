@@ -13,9 +13,9 @@ import torch
 
 from jobspec.layout import Layout
 from jobspec.sidechannel.digest import parameter_digest
-from shadow_rx.description import OPTIMIZERS, GroupPlan, OptimizerPlan, Options, state_keys
+from shadow_rx.description import GroupPlan, OptimizerPlan, Update, new_optimizer, state_keys
 from shadow_rx.errors import invalid
-from shadow_rx.slots import StepSlot
+from shadow_rx.slots import StepSlot, bucket_offsets
 
 Tensors = dict[str, torch.Tensor]
 """``param/<parameter>`` and ``optim/<parameter>/<key>``."""
@@ -39,6 +39,7 @@ class Replay:
             expected.
         """
         self.plan = plan
+        self._layout = layout
         self._names = [slot.param.name for slot in layout.slots]
         self._params: Tensors = {}
         optim = _split(state, set(self._names))
@@ -54,7 +55,7 @@ class Replay:
         for index, group in enumerate(plan.groups):
             self._check_state(index, group, optim)
         groups = [{"params": [self._params[n] for n in g.params], **g.options} for g in plan.groups]
-        self._optimizer = OPTIMIZERS[plan.name](groups)
+        self._optimizer = new_optimizer(plan, groups)
         for name, values in optim.items():
             self._optimizer.state[self._params[name]] = {key: _copy(value) for key, value in values.items()}
 
@@ -83,24 +84,46 @@ class Replay:
                     found = f"{state[key].dtype} {tuple(state[key].shape)}"
                     raise invalid("data", f"tensor 'optim/{name}/{key}' is {found}, expected floating point {shape}")
 
-    def apply(self, slot: StepSlot, options: Sequence[Options]) -> None:
-        """Advance by one step with the gradient in `slot` and the step's options, one mapping a group.
+    def apply(self, slot: StepSlot, update: Update) -> None:
+        """Advance by one step with the gradient in `slot`, as the ranks did it (`update`).
 
         Raises whatever torch raises, and may then have changed some parameters and not others: the caller
         restores the tensors of the step before. (It holds them anyway: every applied step is copied for
         publication.)
         """
-        memory = torch.frombuffer(slot.memory, dtype=torch.uint8)
-        layout = slot.plan.layout
-        for place in layout.slots:
+        self._apply(slot.memory, slot.plan.bucket_offsets, update)
+
+    def apply_gradient(self, gradient: bytes | bytearray, update: Update) -> None:
+        """Advance by one step with a stored gradient: buckets in layout order, without padding (`Snapshot.gradient`).
+
+        Raises:
+            ValueError: the gradient has another length than the layout says.
+            Exception: whatever torch raises, see `apply`.
+        """
+        if len(gradient) != self._layout.nbytes:
+            raise ValueError(f"a gradient of {len(gradient)} bytes, the layout has {self._layout.nbytes}")
+        # Laid out as in a slot: where a tensor lies must not make a difference to any kernel.
+        offsets, size = bucket_offsets(self._layout)
+        memory, position = bytearray(size), 0
+        for start, bucket in zip(offsets, self._layout.buckets, strict=True):
+            memory[start : start + bucket.nbytes] = gradient[position : position + bucket.nbytes]
+            position += bucket.nbytes
+        self._apply(memory, offsets, update)
+
+    def _apply(self, data: bytearray, offsets: Sequence[int], update: Update) -> None:
+        memory = torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
+        for place in self._layout.slots:
             param = self._params[place.param.name]
-            start = slot.plan.bucket_offsets[place.bucket] + place.offset * place.param.dtype.itemsize
+            start = offsets[place.bucket] + place.offset * place.param.dtype.itemsize
             end = start + place.param.elements * place.param.dtype.itemsize
-            param.grad = memory[start:end].view(param.dtype).view(param.shape)
+            grad = memory[start:end].view(param.dtype).view(param.shape)
+            # As the ranks' grad.mul_(scale): the slot's own bytes stay, they may go into the log.
+            param.grad = grad if update.scale is None else grad * update.scale
         try:
-            for group, changed in zip(self._optimizer.param_groups, options, strict=True):
+            for group, changed in zip(self._optimizer.param_groups, update.options, strict=True):
                 group.update(changed)
-            self._optimizer.step()
+            if not update.skipped:
+                self._optimizer.step()
         finally:
             # The slot's memory is used again for a later step.
             for param in self._params.values():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import threading
 from collections.abc import Callable, Iterator
@@ -12,9 +13,13 @@ import grpc
 
 from jobspec.sidechannel import side_channel_pb2 as pb
 from jobspec.sidechannel import side_channel_pb2_grpc as rpc
+from jobspec.tls import Credentials, open_port
+from shadow_rx.access_log import AccessLog
 from shadow_rx.errors import Refusal, ShadowError, invalid
+from shadow_rx.guard import Guard
 from shadow_rx.node import ShadowNode
 from shadow_rx.status import GroupStatus
+from shadow_rx.status_message import program_version, status_message
 
 MAX_MESSAGE_BYTES = 64 << 20
 """Largest message in either direction: layouts of large models exceed gRPC's default of 4 MiB."""
@@ -54,32 +59,43 @@ class ShadowServicer(rpc.ShadowServicer):
         return pb.AttachReply(need_state=_call(context, lambda: self._node.attach(request)))
 
     def UploadState(self, request_iterator: Iterator[pb.StateChunk], context: grpc.ServicerContext) -> pb.UploadReply:
-        """Take the state before an epoch's first step."""
+        """Take the state after a step."""
 
-        def upload() -> None:
+        def upload() -> bool:
             header, data = self._collect(request_iterator)
-            self._node.upload(header.group, header.epoch, data)
+            return self._node.upload(header.group, header.epoch, data, header.step, final=header.final)
 
-        _call(context, upload)
-        return pb.UploadReply()
+        return pb.UploadReply(adopted=_call(context, upload))
 
     def _collect(self, chunks: Iterator[pb.StateChunk]) -> tuple[pb.StateHeader, bytes]:
         header: pb.StateHeader | None = None
         data = bytearray()
-        for chunk in chunks:
-            if header is None:
-                if not chunk.HasField("header"):
-                    raise invalid("header", "is missing in the first message")
-                header = chunk.header
-            elif chunk.HasField("header") and chunk.header != header:
-                raise invalid("header", "differs from that of the first message")
-            if len(data) + len(chunk.data) > self._upload_limit:
-                message = f"the state is longer than {self._upload_limit} bytes"
-                raise ShadowError(Refusal.RESOURCE_EXHAUSTED, "data", message)
-            data += chunk.data
+        try:
+            for chunk in chunks:
+                if header is None:
+                    header = self._begin(chunk)
+                elif chunk.HasField("header") and chunk.header != header:
+                    raise invalid("header", "differs from that of the first message")
+                if len(data) + len(chunk.data) > self._upload_limit:
+                    message = f"the state is longer than {self._upload_limit} bytes"
+                    raise ShadowError(Refusal.RESOURCE_EXHAUSTED, "data", message)
+                data += chunk.data
+        except BaseException:
+            if header is not None:
+                with contextlib.suppress(ShadowError):  # the epoch may be over; the first error is the one to tell
+                    self._node.expect_state(header.group, header.epoch, None)
+            raise
         if header is None:
             raise invalid("header", "is missing: the stream has no message")
         return header, bytes(data)
+
+    def _begin(self, chunk: pb.StateChunk) -> pb.StateHeader:
+        if not chunk.HasField("header"):
+            raise invalid("header", "is missing in the first message")
+        header = chunk.header
+        if header.step:
+            self._node.expect_state(header.group, header.epoch, header.step)
+        return header
 
     def OpenFlow(self, request: pb.OpenFlowRequest, context: grpc.ServicerContext) -> pb.OpenFlowReply:
         """Learn a connection's source port."""
@@ -87,13 +103,32 @@ class ShadowServicer(rpc.ShadowServicer):
         return pb.OpenFlowReply()
 
     def RecordStep(self, request: pb.StepRecord, context: grpc.ServicerContext) -> pb.RecordReply:
-        """Take a rank's record of a step."""
-        _call(context, lambda: self._node.record(request))
-        return pb.RecordReply()
+        """Take a rank's record of a step; say what is needed of the rank."""
+
+        def record() -> pb.RecordReply:
+            self._node.record(request)
+            return self._node.asks(request.group, request.rank)
+
+        return _call(context, record)
+
+    def Change(self, request: pb.ChangeRequest, context: grpc.ServicerContext) -> pb.ChangeReply:
+        """Learn of another optimizer or layout."""
+        _call(context, lambda: self._node.change(request))
+        return pb.ChangeReply()
 
     def GetStatus(self, request: pb.StatusRequest, context: grpc.ServicerContext) -> pb.Status:
         """Return where a group is."""
         return status_message(_call(context, lambda: self._node.status(request.group)))
+
+    def GetNodeStatus(self, request: pb.NodeStatusRequest, context: grpc.ServicerContext) -> pb.NodeStatus:
+        """Return where all groups are, or one of them."""
+        core = self._node.core
+
+        def ask() -> list[GroupStatus]:
+            return [self._node.status(group) for group in ([request.group] if request.group else core.groups)]
+
+        groups = [status_message(status) for status in _call(context, ask)]
+        return pb.NodeStatus(job=core.job.name, shadow=core.shadow, version=program_version(), groups=groups)
 
     def WaitForStep(self, request: pb.WaitRequest, context: grpc.ServicerContext) -> pb.Status:
         """Wait until a step is a recovery point or can never be one."""
@@ -124,6 +159,12 @@ class ShadowServicer(rpc.ShadowServicer):
         for start in range(0, len(point.state), CHUNK_BYTES):
             yield pb.RecoveryPointChunk(data=point.state[start : start + CHUNK_BYTES])
 
+    def GetFrames(self, request: pb.FramesRequest, context: grpc.ServicerContext) -> Iterator[pb.FrameBytes]:
+        """Stream what is here of the frames that another shadow node lacks."""
+        pieces = self._node.give_frames(request)
+        while (piece := _call(context, lambda: next(pieces, None))) is not None:
+            yield piece
+
 
 def _call(context: grpc.ServicerContext, action: Callable[[], T]) -> T:
     try:
@@ -133,27 +174,27 @@ def _call(context: grpc.ServicerContext, action: Callable[[], T]) -> T:
         raise  # not reached: abort raises
 
 
-def status_message(status: GroupStatus) -> pb.Status:
-    """Return `status` as the side channel's message."""
-    return pb.Status(
-        group=status.group,
-        epoch=status.epoch,
-        trained_step=status.trained_step,
-        replica_step=status.replica_step,
-        durable_step=status.durable_step,
-        gaps=[pb.Gap(step=gap.step, reason=str(gap.reason), detail=gap.detail) for gap in status.gaps],
-        replica_packets=status.replica_packets,
-        replica_payload_bytes=status.replica_payload_bytes,
-        discarded=dict(status.discarded),
-        pending_bytes=dict(status.pending_bytes),
-    )
-
-
 class ShadowServer:
     """A running side-channel server."""
 
-    def __init__(self, node: ShadowNode, address: str) -> None:
+    def __init__(
+        self,
+        node: ShadowNode,
+        address: str,
+        *,
+        tls: Credentials | None = None,
+        any_client: bool = False,
+        access_log: AccessLog | None = None,
+    ) -> None:
         """Listen on `address`: ``host:port`` (port 0: any free one) or ``unix:/path``.
+
+        Args:
+            node: what is served.
+            address: where.
+            tls: own credentials: only clients with a certificate are served, and what it names decides what they may
+                ask for (`permissions`). None: everybody, in plain text.
+            any_client: with `tls`: serve everybody whose certificate one of the authorities has signed.
+            access_log: takes every call; stays its caller's to close.
 
         Raises:
             ShadowError: the address cannot be listened on.
@@ -166,10 +207,11 @@ class ShadowServer:
             # Otherwise a port that another process listens on would be shared with it instead of refused.
             ("grpc.so_reuseport", 0),
         ]
-        self._server = grpc.server(self._pool, options=options)
+        guard = Guard(node.core.job, node.core.shadow, check=tls is not None and not any_client, log=access_log)
+        self._server = grpc.server(self._pool, interceptors=[guard], options=options)
         rpc.add_ShadowServicer_to_server(self._servicer, self._server)  # type: ignore[no-untyped-call]
         try:
-            port = self._server.add_insecure_port(address)
+            port = open_port(self._server, address, tls)
         except RuntimeError as error:
             raise invalid("address", f"cannot listen on {address!r}: {error}") from error
         self.address = address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{port}"
@@ -183,10 +225,17 @@ class ShadowServer:
         self._pool.shutdown()
 
 
-def serve(node: ShadowNode, address: str) -> ShadowServer:
+def serve(
+    node: ShadowNode,
+    address: str,
+    *,
+    tls: Credentials | None = None,
+    any_client: bool = False,
+    access_log: AccessLog | None = None,
+) -> ShadowServer:
     """Serve `node` on `address`; see `ShadowServer`.
 
     Raises:
         ShadowError: the address cannot be listened on.
     """
-    return ShadowServer(node, address)
+    return ShadowServer(node, address, tls=tls, any_client=any_client, access_log=access_log)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -46,6 +46,13 @@ class Snapshot:
     """One a rank, in rank order."""
     tensors: Tensors
     """Parameters and optimizer state: copies that nothing changes."""
+    gradient: bytes | None = None
+    """The step's reduced gradient: buckets in layout order, without the padding between them.
+
+    None where the state was not advanced by this gradient, but uploaded.
+    """
+    constants: Tensors = field(default_factory=dict)
+    """Objects that are the same for the whole run: ``state/<object>``."""
 
 
 @dataclass(frozen=True)
@@ -81,13 +88,19 @@ def _build(snapshot: Snapshot) -> tuple[RecoveryPoint, bytes]:
     step = snapshot.step
     tensors = dict(snapshot.tensors)
     objects = [StateEntry(name=name, origin=Origin.REPLAY, step=step) for name in tensors]
+    tensors.update(snapshot.constants)
+    objects += [StateEntry(name=name, origin=Origin.CONSTANT, step=step) for name in snapshot.constants]
+    for index, _ in enumerate(snapshot.optimizer.groups):
+        objects.append(StateEntry(name=f"param_groups.{index}", origin=Origin.SIDE_CHANNEL, step=step))
     for record in snapshot.records:
         for name, raw in record.raw.items():
             # A copy, because torch wants writable memory and bytes are not.
             tensors[f"rank/{record.rank}/{name}"] = torch.from_numpy(np.frombuffer(raw, np.uint8).copy())
-        for name in (*record.raw, *record.objects):
+        tensors.update((f"rank/{record.rank}/{name}", tensor) for name, tensor in record.tensors.items())
+        for name in (*record.raw, *record.tensors, *record.objects):
             full_name = f"rank/{record.rank}/{name}"
-            objects.append(StateEntry(name=full_name, origin=Origin.SIDE_CHANNEL, step=step, rank=record.rank))
+            origin = Origin.SNAPSHOT if name in record.captured else Origin.SIDE_CHANNEL
+            objects.append(StateEntry(name=full_name, origin=origin, step=step, rank=record.rank))
     state = pack_tensors(tensors)
     options = snapshot.records[0].options
     manifest = Manifest(

@@ -1,22 +1,38 @@
-"""Recovery points on storage: ``ROOT/<group>/epoch-%04d/step-%08d/`` with a state file and a manifest.
+"""Writes the recovery points of one shadow node: base snapshots, and the gradients of the steps between them.
 
-A point is written into a directory of another name, flushed, and renamed into place, so that at any instant a
-``step-…`` directory is whole; a crash leaves at most a directory whose name begins with a dot, and every
-earlier point.
+``STORE/<group>/epoch-0001/`` holds ``step-…/`` (a base: a published recovery point) and ``log-…`` (reduced gradients
+with all that the ranks told of their steps). Each object is written whole and then becomes visible, so that at any
+instant the store holds every step that was reported durable; `shadow_rx.durable.recover` reads steps back.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from jobspec.recovery_point import MANIFEST_FILE, STATE_FILE, RecoveryPointError, read_recovery_point
-from shadow_rx.files import FileOperations
-from shadow_rx.snapshot import EncodedPoint, Snapshot, encode
+import torch
 
-Point = tuple[str, int, int]
-"""Group, epoch and step of a recovery point."""
+from jobspec.layout import Layout
+from jobspec.recovery_point import MANIFEST_FILE, STATE_FILE, RecoveryPointError, pack_tensors
+from jobspec.store import Retention, StoreSpec
+from shadow_rx.description import OptimizerPlan
+from shadow_rx.durable.crypto import KeyRing
+from shadow_rx.durable.index import index_of
+from shadow_rx.durable.names import base_name, epoch_folder, segment_name
+from shadow_rx.durable.opening import OpenStore, open_for_reading, open_for_writing, storage_of
+from shadow_rx.durable.policy import Entry, Point, base_due, commit_due, expendable, synced
+from shadow_rx.durable.recover import StoreReader
+from shadow_rx.durable.segment import encode_segment
+from shadow_rx.durable.steplog import besides_replay, encode_step
+from shadow_rx.files import FileOperations
+from shadow_rx.replay import Tensors
+from shadow_rx.snapshot import EncodedPoint, Snapshot, encode, to_recovery_point
+
+WHOLE = StoreSpec(base_every=1)
+"""Each step as a base: three times the bytes, and each can be read without any other."""
 
 
 @dataclass(frozen=True)
@@ -31,121 +47,295 @@ class StoreResult:
     """Older points that were deleted because newer ones are there."""
     cleanup_error: str | None = None
     """Why older points could not be deleted; they are tried again with the next point."""
+    waiting: bool = False
+    """Whether the point was only taken, and is committed together with a later one."""
+    together: tuple[Point, ...] = ()
+    """Points that waited before and are durable now."""
+    failed: tuple[Point, ...] = ()
+    """Points that waited before and could not be written either, for the same `error`."""
+    base_error: str | None = None
+    """Why a base that was due could not be written, though the point is durable; the next point tries again."""
+
+
+@dataclass
+class _Chain:
+    """Where the log of a group stands."""
+
+    epoch: int
+    step: int
+    layout: Layout
+    optimizer: OptimizerPlan
+    since_base: int = 0
+    others: Tensors = field(default_factory=dict)
+    waiting: list[bytes] = field(default_factory=list)
+    points: list[Point] = field(default_factory=list)
+
+    def continues(self, snapshot: Snapshot) -> bool:
+        """Tell whether `snapshot` is the next step, and its gradient leads there."""
+        return (
+            snapshot.gradient is not None
+            and bool(snapshot.records)
+            and (snapshot.epoch, snapshot.step) == (self.epoch, self.step + 1)
+            and snapshot.layout == self.layout
+            and snapshot.optimizer.same_state(self.optimizer)
+        )
 
 
 class RecoveryStore:
-    """Writes the recovery points of one shadow node; keeps the newest `keep` of each group, or all."""
+    """The one writer of a store."""
 
-    def __init__(self, root: Path, keep: int | None = None, files: FileOperations | None = None) -> None:
-        """Store under directory `root`, which is created with the first point.
+    def __init__(
+        self,
+        target: Path | str,
+        keep: int | None = None,
+        files: FileOperations | None = None,
+        *,
+        policy: StoreSpec = WHOLE,
+        ring: KeyRing | None = None,
+        resume: bool = False,
+        allow_open: bool = False,
+    ) -> None:
+        """Write to a directory, which is created with the first point, or below an fsspec URL.
+
+        Args:
+            target: path or URL.
+            keep: newest steps to keep of each group; None: what the policy says.
+            files: file operations of a directory.
+            policy: what is written when, and how long it is kept.
+            ring: keys; None: nothing is encrypted.
+            resume: whether what is there of an epoch is this run's own, from before a restart. Otherwise an epoch that
+                is begun here replaces those of an earlier run, which stay under another name.
+            allow_open: whether a directory that others can read is accepted.
 
         Raises:
             ValueError: `keep` is below 1.
+            StoreError: a URL that cannot be used.
         """
         if keep is not None and keep < 1:
             raise ValueError(f"keep is {keep}, expected at least 1, or None for all")
-        self.root = root
-        """Top directory."""
-        self._keep = keep
-        self._files = files or FileOperations()
-        self._written: dict[str, deque[Point]] = {}
-        self._doomed: list[Path] = []
-        self._begun: set[Path] = set()
-        self._flushed: set[Path] = set()
+        if keep is not None:
+            policy = policy.model_copy(update={"retention": Retention(steps=keep)})
+        self.target = target
+        """Path or URL."""
+        self.policy = policy
+        """What is written when."""
+        self.written_bytes = 0
+        """Bytes that were written so far, before encryption."""
+        self._storage = storage_of(target, files, allow_open)
+        self._ring = ring
+        self._resume = resume
+        self._opened: OpenStore | None = None
+        self._begun: set[tuple[str, int]] = set()
+        self._chains: dict[str, _Chain] = {}
+        self._entries: dict[str, deque[Entry]] = {}
 
-    def path_of(self, group: str, epoch: int, step: int) -> Path:
-        """Return the directory of a recovery point, which exists once it is published."""
-        return self._epoch_path(group, epoch) / f"step-{step:08d}"
-
-    def _epoch_path(self, group: str, epoch: int) -> Path:
-        return self.root / group / f"epoch-{epoch:04d}"
-
-    def publish(self, snapshot: Snapshot) -> StoreResult:
-        """Write a recovery point and delete those that are no longer kept.
-
-        Never raises: a storage error is a result, because training and replication go on without storage.
-        """
-        point = (snapshot.group, snapshot.epoch, snapshot.step)
-        path = self.path_of(*point)
-        unfinished = path.with_name(f".new-{path.name}")
-        written = self._written.setdefault(snapshot.group, deque())
-        try:
-            encoded = encode(snapshot)
-            self._begin_epoch(snapshot.group, snapshot.epoch)
-            self._files.remove_tree(unfinished)
-            self._files.make_directory(unfinished)
-            self._files.write(unfinished / STATE_FILE, encoded.state)
-            self._files.write(unfinished / MANIFEST_FILE, encoded.manifest_json.encode())
-            self._files.sync_directory(unfinished)
-            self._files.rename(unfinished, path)
-            # Listed before it is known to be durable, so that it will be deleted in its turn in either case.
-            written.append(point)
-            self._files.sync_directory(path.parent)
-        except Exception as error:
-            # Everything: the thread that stores must survive whatever a file system can come up with.
-            self._discard(unfinished)
-            return StoreResult(point, f"{path}: {error}")
-        removed, cleanup_error = self._prune(written)
-        return StoreResult(point, None, removed, cleanup_error)
-
-    def _begin_epoch(self, group: str, epoch: int) -> None:
-        """Make the epoch's directory; move away one that an earlier run left under the same number.
-
-        It is kept, under a name that nobody takes for this run's points: a rerun must not delete a
-        checkpoint, and an old run's step 20 must not pass for the newest of a run that is at step 5.
-        """
-        path = self._epoch_path(group, epoch)
-        if path not in self._begun:
-            if self._files.exists(path):
-                number = 1
-                while self._files.exists(old := path.with_name(f"{path.name}.old-{number}")):
-                    number += 1
-                self._files.rename(path, old)
-            self._files.make_directory(path)
-            self._begun.add(path)
-        if path not in self._flushed:
-            # New entries of all levels have to survive a crash, or a durable point could vanish with its
-            # parents.
-            for directory in (path.parent, self.root, self.root.parent):
-                self._files.sync_directory(directory)
-            self._flushed.add(path)
-
-    def _discard(self, unfinished: Path) -> None:
-        try:
-            self._files.remove_tree(unfinished)
-        except OSError:
-            # Its name begins with a dot, so nobody reads it, and the next attempt begins by removing it.
-            return
-
-    def _prune(self, written: deque[Point]) -> tuple[tuple[Point, ...], str | None]:
-        """Delete the oldest points beyond `keep`; return those that are gone, and the error that stopped it."""
-        removed: list[Point] = []
-        try:
-            while self._keep is not None and len(written) > self._keep:
-                # Renamed first: a point that is half deleted must not look like one that is damaged.
-                path = self.path_of(*written[0])
-                doomed = path.with_name(f".old-{path.name}")
-                if self._files.exists(path):
-                    self._files.rename(path, doomed)
-                    self._doomed.append(doomed)
-                removed.append(written.popleft())
-            while self._doomed:
-                self._files.remove_tree(self._doomed[0])
-                del self._doomed[0]
-        except OSError as error:
-            return tuple(removed), str(error)
-        return tuple(removed), None
-
-    def read(self, group: str, epoch: int, step: int) -> EncodedPoint:
-        """Return the files of a published recovery point, checked.
+    def open(self) -> OpenStore:
+        """Take the store, which is made if it is not there; nobody else writes to it until `close`.
 
         Raises:
-            RecoveryPointError: not there, or damaged.
+            StoreError: another writer has it, others can read it, or the key is wrong.
+            OSError: the storage failed.
         """
-        directory = self.path_of(group, epoch, step)
-        read_recovery_point(directory)
+        if self._opened is None:
+            self._opened = open_for_writing(self._storage, self._ring)
+        return self._opened
+
+    def close(self) -> None:
+        """Give the store back. What waits is not written: `flush` comes before."""
+        if self._opened is not None:
+            self._opened.plain.release()
+            self._opened = None
+
+    def log_bytes(self, group: str) -> int:
+        """Return the bytes of the steps of `group` that wait for a common commit."""
+        chain = self._chains.get(group)
+        return sum(map(len, chain.waiting)) if chain is not None else 0
+
+    def publish(self, snapshot: Snapshot, hurry: bool = False, most_log_bytes: int | None = None) -> StoreResult:
+        """Write a recovery point, and delete those that are no longer kept.
+
+        Never raises: a storage error is a result, because training and replication go on without storage.
+
+        Args:
+            snapshot: the point.
+            hurry: whether others wait already: flushes become rarer then, and bases wait.
+            most_log_bytes: bytes of steps from which on they wait no longer for a common commit; None: any number.
+        """
+        group, point = snapshot.group, (snapshot.group, snapshot.epoch, snapshot.step)
+        chain = self._chains.get(group)
+        before = tuple(chain.points) if chain is not None else ()
+        done: tuple[Point, ...] = ()
+        base_error = None
         try:
-            state = (directory / STATE_FILE).read_bytes()
-            return EncodedPoint((directory / MANIFEST_FILE).read_text(), state)
+            self._begin(group, snapshot.epoch)
+            if chain is not None and not chain.continues(snapshot):
+                self._commit(chain)
+                chain, done = None, before
+            due = chain is None
+            if chain is not None:
+                self._log(chain, snapshot)
+                due = base_due(self.policy, chain.since_base, hurry)
+                full = most_log_bytes is not None and self.log_bytes(group) >= most_log_bytes
+                if not (due or full or commit_due(self.policy, len(chain.points), hurry)):
+                    return StoreResult(point, waiting=True)
+                self._commit(chain)
+                done = before
+            if due:
+                base_error = self._try_base(snapshot, optional=chain is not None and self._logged)
+        except Exception as error:
+            # Everything: the thread that stores must survive whatever a file system can come up with.
+            self._chains.pop(group, None)
+            failed = tuple(old for old in before if old not in done)
+            return StoreResult(point, f"{self.target}: {error}", together=done, failed=failed)
+        removed, cleanup_error = self._prune(group)
+        return StoreResult(point, None, removed, cleanup_error, together=done, base_error=base_error)
+
+    def flush(self) -> list[StoreResult]:
+        """Commit what waits, and return what became of it: one result a group."""
+        results: list[StoreResult] = []
+        for group, chain in list(self._chains.items()):
+            points = tuple(chain.points)
+            if not points:
+                continue
+            try:
+                self._commit(chain)
+                results.append(StoreResult(points[-1], together=points[:-1]))
+            except Exception as problem:  # see `publish`
+                self._chains.pop(group)
+                results.append(StoreResult(points[-1], f"{self.target}: {problem}", failed=points[:-1]))
+        return results
+
+    def read(self, group: str, epoch: int, step: int) -> EncodedPoint:
+        """Return the files of a recovery point that is on storage, checked.
+
+        Raises:
+            RecoveryPointError: not there, damaged, or not readable.
+        """
+        try:
+            point = StoreReader(open_for_reading(self._storage, self._ring)).point(group, step, epoch)
         except OSError as error:
-            raise RecoveryPointError(directory, f"cannot be read: {error}") from error
+            raise RecoveryPointError(None, f"{self.target}: cannot be read: {error}") from error
+        return EncodedPoint(point.manifest.model_dump_json(indent=1), pack_tensors(point.tensors))
+
+    def points(self, group: str) -> list[tuple[int, int]]:
+        """Return epoch and step of what the store holds of `group`, of its present epochs.
+
+        Raises:
+            StoreError: see `open`.
+            OSError: the storage failed.
+        """
+        present = (entry for entry in index_of(self.open().storage, group) if not entry.superseded)
+        return sorted((entry.epoch, step) for entry in present for step in entry.steps)
+
+    @property
+    def _logged(self) -> bool:
+        """Whether steps are logged at all: where each is a base, a log would only repeat it."""
+        return self.policy.base_every > 1
+
+    def _begin(self, group: str, epoch: int) -> None:
+        """Take the store, and see to what is there already.
+
+        What an earlier run left of this epoch and of later ones is moved away, under a name that nobody takes for this
+        run's points: a rerun must not delete a checkpoint, and an old run's step 20 must not pass for the newest of a
+        run that is at step 5.
+        """
+        storage = self.open().storage
+        if group not in self._entries:
+            self._entries[group] = deque(self._found(group)) if self._resume else deque()
+        if (group, epoch) in self._begun:
+            return
+        if not self._resume:
+            for old in index_of(storage, group):
+                if not old.superseded and old.epoch >= epoch and (group, old.epoch) not in self._begun:
+                    number = 1
+                    while storage.exists(target := f"{old.folder}.old-{number}"):
+                        number += 1
+                    storage.move(old.folder, target)
+        self._begun.add((group, epoch))
+
+    def _found(self, group: str) -> list[Entry]:
+        """Return what this run has written before it was restarted, in the order of writing."""
+        entries: list[tuple[tuple[int, int, bool], Entry]] = []
+        for epoch in index_of(self.open().storage, group):
+            if epoch.superseded:
+                continue
+            for step in epoch.bases:
+                point = (group, epoch.epoch, step)
+                entries.append(((epoch.epoch, step, True), Entry(f"{epoch.folder}/{base_name(step)}", (point,), True)))
+            for segment in epoch.segments:
+                points = tuple((group, epoch.epoch, step) for step in range(segment.first, segment.last + 1))
+                entries.append(((epoch.epoch, segment.last, False), Entry(segment.name, points, False)))
+        return [entry for _, entry in sorted(entries, key=lambda pair: pair[0])]
+
+    def _log(self, chain: _Chain, snapshot: Snapshot) -> None:
+        """Let a step wait for the next commit."""
+        if self._logged:
+            record, chain.others = encode_step(snapshot, chain.others)
+            chain.waiting.append(record)
+            chain.points.append((snapshot.group, snapshot.epoch, snapshot.step))
+        chain.step = snapshot.step
+        chain.since_base += 1
+
+    def _commit(self, chain: _Chain) -> None:
+        """Write the steps that wait as one segment."""
+        if not chain.waiting:
+            return
+        (group, epoch, first), (_, _, last) = chain.points[0], chain.points[-1]
+        header = {"group": group, "epoch": epoch, "first": first, "last": last, "threads": torch.get_num_threads()}
+        name = f"{epoch_folder(group, epoch)}/{segment_name(first, last)}"
+        data = encode_segment(header, chain.waiting)
+        points = tuple(chain.points)
+        chain.waiting.clear()
+        chain.points.clear()
+        with self._listed(group, Entry(name, points, False)):
+            self.open().storage.put(name, data, synced(self.policy, base=False))
+            self.written_bytes += len(data)
+
+    @contextmanager
+    def _listed(self, group: str, entry: Entry) -> Iterator[None]:
+        """List an object that is written within; one that failed too, as it may be there: it is deleted in its turn."""
+        entries = self._entries[group]
+        try:
+            yield
+        except Exception:
+            entries.append(Entry(entry.name, (), False))
+            raise
+        entries.append(entry)
+
+    def _try_base(self, snapshot: Snapshot, optional: bool) -> str | None:
+        """Write a base; where the step is in the log already, an error is returned and the next step tries again."""
+        try:
+            self._write_base(snapshot)
+        except Exception as error:  # see `publish`
+            if not optional:
+                raise
+            return f"{self.target}: {error}"
+        return None
+
+    def _write_base(self, snapshot: Snapshot) -> None:
+        encoded = encode(snapshot)
+        name = f"{epoch_folder(snapshot.group, snapshot.epoch)}/{base_name(snapshot.step)}"
+        files = {STATE_FILE: encoded.state, MANIFEST_FILE: encoded.manifest_json.encode()}
+        point = (snapshot.group, snapshot.epoch, snapshot.step)
+        with self._listed(snapshot.group, Entry(name, (point,), True)):
+            self.open().storage.put_folder(name, files, synced(self.policy, base=True))
+            self.written_bytes += sum(map(len, files.values()))
+        others = besides_replay(snapshot.layout, to_recovery_point(snapshot).tensors) if self._logged else {}
+        self._chains[snapshot.group] = _Chain(
+            snapshot.epoch, snapshot.step, snapshot.layout, snapshot.optimizer, others=others
+        )
+
+    def _prune(self, group: str) -> tuple[tuple[Point, ...], str | None]:
+        """Delete what is no longer kept; return the points that are gone, and the error that stopped it."""
+        entries, storage = self._entries[group], self.open().storage
+        gone: list[Point] = []
+        error: str | None = None
+        try:
+            for _ in range(expendable(tuple(entries), self.policy.retention)):
+                storage.retire(entries[0].name)
+                gone += entries.popleft().points
+            storage.sweep()
+        except Exception as problem:  # see `publish`
+            error = str(problem)
+        kept = {point for entry in entries for point in entry.points}
+        return tuple(point for point in dict.fromkeys(gone) if point not in kept), error

@@ -9,10 +9,13 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from datetime import UTC, datetime
 from types import FrameType
 
 import grpc
 
+from jobspec.tls.errors import TlsError
+from jobspec.tls.files import check_owner, read_authorities, read_pair
 from softswitch.driver import SwitchDriver
 from softswitch.errors import SwitchError
 from softswitch.netio import EthernetPort
@@ -36,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         for name in options.ignored:
             log.warning("%s means nothing to this switch and is ignored", name)
         _run(options, log)
-    except (SwitchError, P4RuntimeError) as error:
+    except (SwitchError, P4RuntimeError, TlsError) as error:
         _explain(log, str(error))
         return 1
     except OSError as error:
@@ -63,7 +66,7 @@ def _run(options: Options, log: logging.Logger) -> None:
             ports.append(port)
         driver = SwitchDriver(device, ports, log=log, start_ns=start_ns, pcap_dir=options.pcap_dir)
         stack.callback(driver.close)
-        server = serve(device, options.grpc_address, credentials=_credentials(options.tls))
+        server = serve(device, options.grpc_address, credentials=_credentials(options.tls, log))
         stack.callback(server.close)
 
         def stop(number: int, _: FrameType | None) -> None:
@@ -83,12 +86,18 @@ def _run(options: Options, log: logging.Logger) -> None:
         driver.run()
 
 
-def _credentials(tls: TlsFiles | None) -> grpc.ServerCredentials | None:
+def _credentials(tls: TlsFiles | None, log: logging.Logger) -> grpc.ServerCredentials | None:
     if tls is None:
         return None
-    authority = tls.authority.read_bytes() if tls.authority is not None else None
+    now = datetime.now(UTC)
+    authority = read_authorities(tls.authority, now) if tls.authority is not None else None
+    certificate, key = read_pair(tls.certificate, tls.key, now)
+    try:
+        check_owner(tls.key)
+    except TlsError:  # only told: BMv2, whose command line this is, takes any
+        log.warning("%s is open to others than its owner; run chmod 600 on it", tls.key)
     return grpc.ssl_server_credentials(
-        [(tls.key.read_bytes(), tls.certificate.read_bytes())],
+        [(key, certificate)],
         root_certificates=authority,
         require_client_auth=tls.require_client,
     )

@@ -19,12 +19,12 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 ADDRESS = "127.0.0.1:9559"
 
 
-def commands() -> Iterator[tuple[str, str]]:
+def blocks() -> Iterator[tuple[str, list[str]]]:
+    """Yield document and commands of each block: they build on each other, and share the folder ``out/``."""
     for document in DOCUMENTS:
         for block in re.findall(r"```sh\n(.*?)```", document.read_text(), flags=re.S):
-            for line in block.replace("\\\n", " ").splitlines():
-                if line.strip() and not line.lstrip().startswith("#"):
-                    yield document.name, line.strip()
+            lines = [line.strip() for line in block.replace("\\\n", " ").splitlines()]
+            yield document.name, [line for line in lines if line and not line.startswith("#")]
 
 
 @pytest.fixture(scope="module")
@@ -33,8 +33,13 @@ def switch_address() -> Iterator[str]:
         yield server.address
 
 
-@pytest.mark.parametrize(("document", "command"), list(commands()))
-def test_command(document: str, command: str, switch_address: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("document", "commands"), list(blocks()))
+def test_commands(document: str, commands: list[str], switch_address: str, tmp_path: Path) -> None:
+    for command in commands:
+        check(document, command, switch_address, tmp_path)
+
+
+def check(document: str, command: str, switch_address: str, tmp_path: Path) -> None:
     words = shlex.split(command.replace(ADDRESS, switch_address))
     if words[0] == "make":
         makefile = (ROOT / "Makefile").read_text()

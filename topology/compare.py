@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import torch
 
-STATE_PREFIXES = ("param/", "optim/")
-"""Names of what the trainer and the shadow both hold; a recovery point also has the ranks' raw objects."""
+STATE_PREFIXES = ("param/", "optim/", "state/")
+"""Names of what the trainer and the shadow both hold; a recovery point also has the ranks' own objects."""
 
 
 def tensor_bytes(tensor: torch.Tensor) -> bytes:

@@ -72,7 +72,7 @@ def _describe(job: Job, hosts: list[Host], shadows: list[ShadowNode]) -> str:
     paths = ", ".join(f"{shadow.name} ({shadow.ip}) on port {shadow.port}" for shadow in shadows)
     return (
         f"Switch {job.switch.name} connects {ports}. Ring order of group {rings}. "
-        f"Packets with DSCP {job.dscp.primary} are replicated to shadow node {paths}. "
+        f"Packets with DSCP {job.replicated_dscps} are replicated to shadow node {paths}. "
         f"All links have MTU {job.network.mtu}."
     )
 
@@ -163,7 +163,7 @@ def _path_to_shadow(ring: _Ring, shadow_x: float, y: float) -> str:
 def _replica_path(job: Job, shadow: ShadowNode, ring: _Ring, shadow_x: float, y: float) -> list[Element]:
     # Named after the bend, where the path runs level and alone.
     middle = shadow_x - 60
-    hover = lines([f"replicas of packets with DSCP {job.dscp.primary}: switch port {shadow.port} to {shadow.name}"])
+    hover = lines([f"replicas of packets with DSCP {job.replicated_dscps}: switch port {shadow.port} to {shadow.name}"])
     return [
         svg(
             "path",
@@ -174,7 +174,7 @@ def _replica_path(job: Job, shadow: ShadowNode, ring: _Ring, shadow_x: float, y:
         ),
         svg(
             "text",
-            f"DSCP {job.dscp.primary}",
+            f"DSCP {job.replicated_dscps}",
             x=middle,
             y=y - 14,
             text_anchor="middle",

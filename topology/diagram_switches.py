@@ -90,8 +90,8 @@ def _describe(job: Job, roles: Roles) -> str:
     shadows = ", ".join(f"{s.name} ({s.ip}) on port {s.port} of {job.switch_of(s).name}" for s in roles.shadows)
     return (
         f"Switches {', '.join(switch.name for switch in job.switches)}; {trunks}. They connect {hosts}. "
-        f"Ring order of group {rings}. Packets with DSCP {job.dscp.primary} are replicated by their sender's switch to "
-        f"shadow node {shadows}. All links have MTU {job.network.mtu}."
+        f"Ring order of group {rings}. Packets with DSCP {job.replicated_dscps} are replicated by their sender's "
+        f"switch to shadow node {shadows}. All links have MTU {job.network.mtu}."
     )
 
 
@@ -146,7 +146,7 @@ def _replicas(job: Job, shadow: ShadowNode, at: _Columns, below: float) -> list[
             following = job.trunk_graph.ports(switch)[job.trunk_graph.port_towards(switch, home)]
             hops.add((switch, following))
             switch = following
-    what = f"replicas of packets with DSCP {job.dscp.primary}"
+    what = f"replicas of packets with DSCP {job.replicated_dscps}"
     parts = []
     for one, other in sorted(hops):
         hover = lines([f"{what}: over the trunk from {one} to {other}, on the way to {shadow.name}"])
@@ -163,7 +163,7 @@ def _replicas(job: Job, shadow: ShadowNode, at: _Columns, below: float) -> list[
     parts.append(svg("path", hover, d=d, class_="replica", marker_end="url(#topology-head)"))
     middle = (x1 + 2 * x2) / 3
     parts.append(
-        svg("text", f"DSCP {job.dscp.primary}", x=middle + 34, y=(y1 + y2) / 2 + 4, class_="replica-text halo")
+        svg("text", f"DSCP {job.replicated_dscps}", x=middle + 34, y=(y1 + y2) / 2 + 4, class_="replica-text halo")
     )
     parts.append(port_badge(shadow.port, middle, (y1 + y2) / 2, "port replica-port"))
     return parts

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from jobspec.recovery_point import RecoveryPoint
+from jobspec.recovery_point import RecoveryPoint, RecoveryPointError
 from jobspec.sidechannel.side_channel_pb2 import Status
+from shadow_rx.durable.export import write_point
 from topology.compare import first_difference
-from topology.evidence import EpochEvidence, point_path, read_epoch
+from topology.evidence import EpochEvidence, read_epoch
 from topology.fabric import TrainingPlan
 from topology.results import Iteration, RestartResult
 from topology.roles import RunFiles, Track
@@ -45,10 +46,17 @@ class Epoch:
         """Return what is known of `group`, from each of its shadow nodes."""
         return [one for one in self.evidence if one.group == group]
 
-    def point_of(self, group: str, step: int) -> Path | None:
-        """Return the folder of the recovery point of `step` on the first shadow node that has it."""
-        folders = (point_path(one.checkpoints, group, one.epoch, step) for one in self.of_group(group))
-        return next((folder for folder in folders if folder.exists()), None)
+    def restore(self, group: str, step: int, folder: Path) -> Path | None:
+        """Restore the recovery point of `step` into `folder` from the first shadow node that has it; return that."""
+        for one in self.of_group(group):
+            try:
+                point = one.recovery_point(step)
+            except RecoveryPointError:
+                continue  # the comparison of all steps names it
+            if point is not None:
+                write_point(point, folder)
+                return folder
+        return None
 
 
 def compare_restart(first: Epoch, second: Epoch | None, from_step: int, missing: Sequence[str]) -> RestartResult:

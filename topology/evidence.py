@@ -4,26 +4,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from jobspec.reasons import GapReason
-from jobspec.recovery_point import RecoveryPoint, RecoveryPointError, read_recovery_point, unpack_tensors
+from jobspec.recovery_point import RecoveryPoint, RecoveryPointError, unpack_tensors
 from jobspec.sidechannel.side_channel_pb2 import Status
+from shadow_rx.durable.api import open_store
+from shadow_rx.durable.recover import StoreReader
 from topology.compare import first_difference
 from topology.results import Iteration
 from topology.roles import RunFiles, Track
 
 _WITH_ALL_BYTES = {GapReason.DIGEST_MISMATCH, GapReason.SIDE_CHANNEL_MISSING, GapReason.UNDECLARED_STATE}
 """Reasons that do not speak against the bytes of a gradient."""
-
-
-def point_path(checkpoints: Path, group: str, epoch: int, step: int) -> Path:
-    """Return the folder of a recovery point (as `shadow_rx.store` lays them out)."""
-    return checkpoints / group / f"epoch-{epoch:04d}" / f"step-{step:08d}"
 
 
 def state_path(logs: Path, step: int) -> Path:
@@ -53,6 +51,8 @@ class EpochEvidence:
     """Name of the group."""
     shadow: str
     """Name of the shadow node."""
+    stored: Mapping[int, float] = field(default_factory=dict)
+    """When steps became durable, by step."""
 
     def ranks_equal(self) -> bool:
         """Tell whether all ranks held byte-equal state after every step."""
@@ -69,8 +69,14 @@ class EpochEvidence:
         Raises:
             RecoveryPointError: it was published and cannot be read.
         """
-        folder = point_path(self.checkpoints, self.group, self.epoch, step)
-        return read_recovery_point(folder) if folder.exists() else None
+        if not self.checkpoints.exists():
+            return None
+        return self._reader.find(self.group, step, self.epoch)
+
+    @cached_property
+    def _reader(self) -> StoreReader:
+        # It keeps the state of the last step that it gave, so that reading all steps replays each gradient once.
+        return open_store(self.checkpoints)
 
     @property
     def began_at(self) -> float:
@@ -118,6 +124,8 @@ class EpochEvidence:
             detail=detail,
             trained_at=max(line["at"] for line in lines) - start,
             published_at=event["applied_at"] - start if replicated else None,
+            repaired_bytes=int(event.get("repaired_bytes", 0)),
+            durable_at=self.stored[step] - start if step in self.stored else None,
         )
 
     def _mismatch(self, point: RecoveryPoint, step: int) -> str | None:
@@ -154,10 +162,17 @@ def read_epoch(files: RunFiles, logs: Path, track: Track, epoch: int, status: St
         lines = [json.loads(line) for line in (folder / f"rank-{rank}.jsonl").read_text().splitlines()]
         by_rank.append({int(line["step"]): line for line in lines})
     seen: dict[int, dict[str, Any]] = {}
+    stored: dict[int, float] = {}
     for text in events.read_text().splitlines() if events.exists() else ():
         event = json.loads(text)
-        if (event["group"], event["epoch"]) == (group.name, epoch):
+        if (event["group"], event["epoch"]) != (group.name, epoch):
+            continue
+        if event["event"] in ("replicated", "lost", "resynced"):
             seen[int(event["step"])] = event
+        elif event["event"] == "stored" and "at" in event:
+            stored[int(event["step"])] = event["at"]
     reasons = {gap.step: (gap.reason, gap.detail) for gap in status.gaps}
     pending = dict(status.pending_bytes)
-    return EpochEvidence(epoch, by_rank, seen, reasons, pending, folder, files.checkpoints(track[1]), *track)
+    return EpochEvidence(
+        epoch, by_rank, seen, reasons, pending, folder, files.checkpoints(track[1]), *track, stored=stored
+    )

@@ -6,12 +6,12 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Self
+from typing import NamedTuple, Self
 
 from jobspec.layout import Layout
 from jobspec.model import Job, ShadowNode
 from jobspec.packets import PacketError, parse_frame
-from jobspec.schedule import FlowSchedule
+from jobspec.schedule import FlowSchedule, Piece
 from topology.links import Link
 
 _ETHERNET_IPV4_TCP = 14 + 20 + 20
@@ -22,6 +22,8 @@ class FaultKind(StrEnum):
 
     DROP = "drop-replica"
     """It is lost."""
+    DROP_BOTH = "drop-both"
+    """It is lost, and so is every replica of a redundant hop with bytes of the same frame: nothing repairs it."""
     FLIP = "flip-replica-bit"
     """One bit of its payload is flipped; its TCP checksum tells."""
     FORGE = "forge-replica-bit"
@@ -35,7 +37,7 @@ class Fault:
     kind: FaultKind
     """What happens."""
     step: int
-    """Training step whose first replica (that carries payload) is hit."""
+    """Training step whose first replica with payload of the primary hop is hit."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -52,6 +54,15 @@ class Fault:
     def __str__(self) -> str:
         """Return the form that `parse` reads."""
         return f"{self.kind}:{self.step}"
+
+
+class _Frame(NamedTuple):
+    """Identity of a frame's payload, whichever hop carries it."""
+
+    step: int
+    bucket: int
+    channel: int
+    element_offset: int
 
 
 class FaultyLink(Link):
@@ -73,30 +84,39 @@ class FaultyLink(Link):
         self._pending = list(faults)
         self._rng = random.Random(f"faults/{seed}")
         self._schedules = {flow.id: FlowSchedule(flow.shape, [(1, layout)], first_step) for flow in job.flows}
+        self._channels = {flow.id: flow.channel for flow in job.flows}
+        self._doomed: set[_Frame] = set()
 
     def transmit(self, frame: bytes, now: float) -> list[tuple[float, bytes]]:
         """As `Link.transmit`, with the faults that are due."""
-        step = self._step_of(frame)
+        channel, pieces = self._pieces_of(frame)
+        frames = {_Frame(p.step, p.frame.bucket, channel, p.frame.element_offset) for p in pieces}
+        if not pieces or pieces[0].frame.hop:
+            return [] if frames & self._doomed else super().transmit(frame, now)
         for fault in self._pending:
-            if fault.step == step:
+            if fault.step == pieces[0].step:
                 self._pending.remove(fault)
-                if fault.kind is FaultKind.DROP:
+                if fault.kind is FaultKind.DROP_BOTH:
+                    self._doomed |= frames
+                if fault.kind in (FaultKind.DROP, FaultKind.DROP_BOTH):
                     return []
                 return super().transmit(self._damage(frame, fault.kind), now)
         return super().transmit(frame, now)
 
-    def _step_of(self, frame: bytes) -> int | None:
+    def _pieces_of(self, frame: bytes) -> tuple[int, list[Piece]]:
+        """Return the channel and what the payload of a replica is, nothing for other frames."""
         try:
             parsed = parse_frame(frame)
         except PacketError:
-            return None
+            return 0, []
         if parsed is None or parsed.dst_ip != str(self._shadow.ip) or not parsed.segment.payload:
-            return None
-        schedule = self._schedules.get(parsed.segment.dst_port - self._shadow.base_port)
-        if schedule is None:
-            return None
+            return 0, []
+        flow = parsed.segment.dst_port - self._shadow.base_port
+        if flow not in self._schedules:
+            return 0, []
         position = parsed.segment.seq - 1
-        return next(schedule.locate(position, position + 1)).step
+        pieces = self._schedules[flow].locate(position, position + len(parsed.segment.payload))
+        return self._channels[flow], list(pieces)
 
     def _damage(self, frame: bytes, kind: FaultKind) -> bytes:
         damaged = bytearray(frame)

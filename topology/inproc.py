@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
 import random
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -16,17 +18,21 @@ import torch
 from jobspec.model import Group, Job
 from jobspec.model import ShadowNode as ShadowSpec
 from jobspec.recovery_point import read_recovery_point
+from jobspec.sidechannel.log import SideChannelLog
 from jobspec.sidechannel.side_channel_pb2 import Status
+from jobspec.tls.credentials import server_credentials
 from nccl_emu.digits import Digits
-from nccl_emu.fan_out import FanOutSideChannel
 from nccl_emu.reporter import Reporter
 from nccl_emu.restore import restore_trainer
 from nccl_emu.side_channel import GrpcSideChannel
 from nccl_emu.step_meter import StepMeter
 from nccl_emu.trainer import DataParallelTrainer
+from shadow_rx.access_log import AccessLog
 from shadow_rx.core import ShadowCore
-from shadow_rx.event_log import EventLog
-from shadow_rx.node import ShadowNode
+from shadow_rx.durable.crypto import find_keys
+from shadow_rx.event_log import EventLog, read_losses
+from shadow_rx.logged import LoggedShadowNode
+from shadow_rx.peer_driver import LocalPeer
 from shadow_rx.publisher import DirectPublisher
 from shadow_rx.service import serve as serve_shadow
 from shadow_rx.store import RecoveryStore
@@ -37,10 +43,13 @@ from topology.links import Impairments, Link
 from topology.port_captures import PortCaptures
 from topology.ring_simulation import RingSimulation, ShadowHost
 from topology.roles import Roles, RunFiles, Track, place_of
+from topology.run_tls import RunTls
 from topology.simulation import Place, Simulation
-from topology.switch_events import EventPlan, SwitchEvent
+from topology.switch_events import EventKind, EventPlan, SwitchEvent
 from topology.switch_keeper import SwitchKeeper
 
+_MID_STEP_S = 2e-4
+"""Virtual seconds within which a step's packets are on the network."""
 _PATIENCE_S = 30.0
 """Seconds that the controller may take to make a switch ready."""
 
@@ -51,8 +60,9 @@ class InprocFabric:
     name = "inproc"
 
     def __init__(
-        self, job: Job, out: Path, seed: int, faults: Sequence[Fault] = (), events: Sequence[SwitchEvent] = ()
-    ) -> None:
+        self, job: Job, out: Path, seed: int, faults: Sequence[Fault] = (), events: Sequence[SwitchEvent] = (),
+        *, resync: bool = True, tls: RunTls | None = None,
+    ) -> None:  # fmt: skip
         """Prepare the fabric.
 
         Args:
@@ -60,7 +70,9 @@ class InprocFabric:
             out: folder for captures, events and checkpoints.
             seed: of ISNs, source ports and faults.
             faults: damage, in the first epoch, to what the first shadow node is sent.
-            events: what happens to the switch in the first epoch; the fabric then has a controller of its own.
+            events: what happens in the first epoch; for those of the switch the fabric has a controller of its own.
+            resync: whether rank 0 uploads its state when a shadow node asks for it.
+            tls: credentials of everybody, None for plain text.
         """
         self.job = job
         self.targets: dict[str, str] = {}
@@ -69,19 +81,26 @@ class InprocFabric:
         self._files = RunFiles(out, self._roles)
         self._out = out
         self._seed = seed
+        self._resync = resync
+        self._tls = tls or RunTls(job.name)
+        self._rank_channels: dict[tuple[str, str], GrpcSideChannel] = {}
         self._faults = faults
         self._plan = EventPlan(events)
         self._keeper: SwitchKeeper | None = None
         self._rng = random.Random(f"events/{seed}")
         self._stack = ExitStack()
         self._shadows: dict[str, GrpcSideChannel] = {}
+        self._hosts: dict[str, ShadowHost] = {}
+        self._peers: dict[str, LocalPeer] = {}
+        self._shadow_stacks: dict[str, ExitStack] = {}
+        self._shadow_dies = False
 
     def __enter__(self) -> Self:
         """Start switches and shadow nodes."""
         try:
             self._start()
         except BaseException:
-            self._stack.close()
+            self._stop()
             raise
         return self
 
@@ -89,6 +108,13 @@ class InprocFabric:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         """Stop switches and shadow nodes."""
+        self._stop()
+
+    def _stop(self) -> None:
+        for host in self._hosts.values():
+            host.node.close()
+        for stack in self._shadow_stacks.values():
+            stack.close()
         self._stack.close()
 
     def _start(self) -> None:
@@ -97,9 +123,9 @@ class InprocFabric:
         self._switches = {switch.name: self._start_switch(switch.name) for switch in self.job.switches}
         captures = PortCaptures(self._out, self._roles.places)
         stack.callback(captures.close)
-        if self._plan:
+        if self._plan.of_switch:
             [switch] = self._switches.values()
-            keeper = SwitchKeeper(self.job, switch.address, switch.standby_address, _PATIENCE_S)
+            keeper = SwitchKeeper(self.job, switch.address, switch.standby_address, _PATIENCE_S, self._tls.controller())
             self._keeper = stack.enter_context(keeper)
         forward = {name: switch.forward for name, switch in self._switches.items()}
         self._simulation = Simulation(forward, captures.tap)
@@ -108,27 +134,63 @@ class InprocFabric:
             self._simulation.join(one, other, self._clean_link(), self._clean_link())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="checkmate-")))
         for index, spec in enumerate(self._roles.shadows):
-            self._start_shadow(spec, f"unix:{folder}/shadow-{index}.sock")
+            address = self._start_shadow(spec, f"unix:{folder}/shadow-{index}.sock")
+            self._shadows[spec.name] = GrpcSideChannel(address, tls=self._tls.operator())
+            stack.callback(self._shadows[spec.name].close)
+            link = self._clean_link()
+            self._simulation.attach(place_of(self.job, spec), self._hosts[spec.name], self._clean_link(), link)
         self._digits = Digits.load()
 
     def _start_switch(self, name: str) -> InprocSwitch:
-        switch = InprocSwitch(self.job.switch_named(name).device_id, standby=self._plan.needs_standby)
+        own = self._tls.switch(name)
+        credentials = server_credentials(own) if own is not None else None
+        device_id = self.job.switch_named(name).device_id
+        switch = InprocSwitch(device_id, standby=self._plan.needs_standby, credentials=credentials)
         self._stack.callback(switch.close)
         self.targets[name] = switch.address
         return switch
 
-    def _start_shadow(self, spec: ShadowSpec, address: str) -> None:
-        stack, simulation = self._stack, self._simulation
-        events = EventLog(self._files.events(spec.name))
+    def _start_shadow(self, spec: ShadowSpec, address: str, after: int | None = None) -> str:
+        """Start a shadow node, again where it was killed `after` a step; return its address."""
+        stack, simulation = self._shadow_stacks.setdefault(spec.name, ExitStack()), self._simulation
+        events = EventLog(self._files.events(spec.name), lambda: simulation.now)
         stack.callback(events.close)
-        publisher = DirectPublisher(RecoveryStore(self._files.checkpoints(spec.name)))
-        node = ShadowNode(ShadowCore(self.job, spec.name), lambda: simulation.now, publisher, events)
-        stack.callback(node.close)
-        server = serve_shadow(node, address)
+        publisher = DirectPublisher(
+            RecoveryStore(
+                self._files.checkpoints(spec.name), policy=self.job.store, ring=find_keys(None, os.environ),
+                resume=after is not None,
+            )
+        )  # fmt: skip
+        core = ShadowCore(self.job, spec.name)
+        if after is not None:
+            for group in core.groups:
+                losses = read_losses(self._files.events(spec.name), group)
+                core.resume(group, publisher.store.points(group), losses)
+        log = SideChannelLog(self._files.side_channel_log(spec.name, after))
+        stack.callback(log.close)
+        node = LoggedShadowNode(core, lambda: simulation.now, log, publisher, events)
+        stack.callback(publisher.store.close)
+        own, access_log = self._tls.shadow(spec.name), None
+        if own is not None:
+            access_log = AccessLog(self._files.access_log(spec.name))
+            stack.callback(access_log.close)
+        server = serve_shadow(node, address, tls=own, access_log=access_log)
         stack.callback(server.stop)
-        self._shadows[spec.name] = GrpcSideChannel(server.address)
-        stack.callback(self._shadows[spec.name].close)
-        simulation.attach(place_of(self.job, spec), ShadowHost(node), self._clean_link(), self._clean_link())
+        node.use_peers(shadow.name for shadow in self.job.shadows)
+        self._peers[spec.name] = LocalPeer(node)
+        self._hosts[spec.name] = ShadowHost(node, self._peers)
+        return server.address
+
+    def _restart_shadow(self, step: int) -> None:
+        """Kill the first shadow node in the middle of the step after `step`, and start it again with its storage."""
+        spec = self._roles.shadows[0]
+        place, address = place_of(self.job, spec), self._shadows[spec.name].address
+        self._simulation.drain(self._rng.uniform(0, _MID_STEP_S))
+        # As SIGKILL does: nothing that waits is written.
+        self._shadow_stacks.pop(spec.name).close()
+        self._start_shadow(spec, address, step)
+        self._simulation.attach(place, self._hosts[spec.name], self._clean_link(), self._simulation.downlink(place))
+        self.happened.append(f"{EventKind.RESTART_SHADOW}:{step}: {spec.name} was killed and started again")
 
     def _clean_link(self) -> Link:
         return Link(Impairments(), random.Random(self._seed))
@@ -138,7 +200,9 @@ class InprocFabric:
         groups = self.job.groups
         trainers = [[self._trainer(group, rank, plan) for rank in range(len(group.ring))] for group in groups]
         seed = f"{self._seed}/{plan.epoch}"  # new processes: ISNs and ports of their own
-        rings = [RingSimulation(self.job, g, self._simulation, self._side_channel(g), seed) for g in groups]
+        rings = [RingSimulation(self.job, g, self._simulation, self._side_channels(g, g.ring[0]), seed,
+                                resync=self._resync, own_channels=partial(self._side_channels, g))
+                 for g in groups]  # fmt: skip
         self._damage(plan, trainers[0][0])
         with ExitStack() as stack:
             reporters = [
@@ -155,6 +219,9 @@ class InprocFabric:
                 # All groups have their all-reduce on the network at the same time.
                 for ring in rings:
                     ring.compute(step)
+                if self._shadow_dies and plan.epoch == 1:
+                    self._shadow_dies = False
+                    self._restart_shadow(step - 1)
                 for ring, measured, told in zip(rings, meters, reporters, strict=True):
                     ring.finish(step)
                     for rank, trainer in enumerate(ring.trainers):
@@ -171,6 +238,8 @@ class InprocFabric:
 
     def settle(self, step: int) -> dict[Track, Status]:
         """Return the shadows' status: in virtual time everything has arrived when training returns."""
+        for host in self._hosts.values():
+            host.ask_peers()
         return {(group, shadow): self._shadows[shadow].wait_for_step(group, step, 0.0)
                 for group, shadow in self._roles.tracks}  # fmt: skip
 
@@ -180,6 +249,9 @@ class InprocFabric:
     def _arm(self, step: int, frames: int) -> None:
         """Let what is due after `step`, which had so many frames, happen within the next one."""
         for event in self._plan.due(step):
+            if event.kind is EventKind.RESTART_SHADOW:
+                self._shadow_dies = True
+                continue
             assert self._keeper is not None
             [switch] = self._switches.values()
             # In virtual time steps pass faster than a controller hears of connections.
@@ -192,8 +264,15 @@ class InprocFabric:
         self.targets[name] = address
         self.happened.append(self._keeper.outcome(event, name, address))
 
-    def _side_channel(self, group: Group) -> FanOutSideChannel:
-        return FanOutSideChannel([self._shadows[name] for name in group.shadows])
+    def _side_channels(self, group: Group, host: str) -> list[GrpcSideChannel]:
+        """Return the side channels of a rank's host; in plain text all are the same."""
+        tls = self._tls.rank(host)
+        for shadow in group.shadows if tls is not None else ():
+            if (host, shadow) not in self._rank_channels:
+                channel = GrpcSideChannel(self._shadows[shadow].address, tls=tls)
+                self._rank_channels[host, shadow] = channel
+                self._stack.callback(channel.close)
+        return [self._rank_channels.get((host, shadow), self._shadows[shadow]) for shadow in group.shadows]
 
     def _damage(self, plan: TrainingPlan, trainer: DataParallelTrainer) -> None:
         """Put the faults on the way to the first shadow node in the first epoch, and nothing there later."""

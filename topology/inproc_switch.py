@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import grpc
+
 from softswitch.p4rt.device import Device
 from softswitch.p4rt.server import serve
 from topology.switch_events import EventKind, SwitchEvent
@@ -16,10 +18,12 @@ _DOWN_S = 0.2
 class EmbeddedSwitch:
     """A device and its P4Runtime server."""
 
-    def __init__(self, device_id: int, address: str = "127.0.0.1:0") -> None:
-        """Start the server, by default at any free port."""
+    def __init__(
+        self, device_id: int, address: str = "127.0.0.1:0", credentials: grpc.ServerCredentials | None = None
+    ) -> None:
+        """Start the server, by default at any free port and in plain text."""
         self.device = Device(device_id)
-        self._server = serve(self.device, address)
+        self._server = serve(self.device, address, credentials=credentials)
         self.address = self._server.address
 
     def kill(self) -> None:
@@ -30,12 +34,13 @@ class EmbeddedSwitch:
 class InprocSwitch:
     """What is in the place of one switch: the switch, nothing while it is down, or its standby."""
 
-    def __init__(self, device_id: int, *, standby: bool) -> None:
+    def __init__(self, device_id: int, *, standby: bool, credentials: grpc.ServerCredentials | None = None) -> None:
         """Start the switch, and its standby where there shall be one."""
         self._device_id = device_id
-        self._serving: EmbeddedSwitch | None = EmbeddedSwitch(device_id)
+        self._credentials = credentials
+        self._serving: EmbeddedSwitch | None = EmbeddedSwitch(device_id, credentials=credentials)
         self.address = self._serving.address
-        self._spare = EmbeddedSwitch(device_id) if standby else None
+        self._spare = EmbeddedSwitch(device_id, credentials=credentials) if standby else None
         self.standby_address = self._spare.address if self._spare is not None else None
         self.frames = 0
         """Frames that have arrived."""
@@ -93,7 +98,7 @@ class InprocSwitch:
         assert self._keeper is not None
         self._restart_at = None
         times = self._keeper.installations(self.address)
-        self._serving = EmbeddedSwitch(self._device_id, self.address)
+        self._serving = EmbeddedSwitch(self._device_id, self.address, self._credentials)
         # Virtual time stands still meanwhile: what the controller takes is not part of the simulation.
         self._keeper.await_installed(self.address, times + 1)
         self._happened(self._event)

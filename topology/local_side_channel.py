@@ -6,11 +6,19 @@ from collections.abc import Callable
 from typing import TypeVar
 
 from jobspec.recovery_point import RecoveryPoint, decode_recovery_point
-from jobspec.sidechannel.side_channel_pb2 import AttachReply, AttachRequest, OpenFlowRequest, Status, StepRecord
+from jobspec.sidechannel.side_channel_pb2 import (
+    AttachReply,
+    AttachRequest,
+    ChangeRequest,
+    OpenFlowRequest,
+    RecordReply,
+    Status,
+    StepRecord,
+)
 from nccl_emu.errors import SideChannelError
 from shadow_rx.errors import ShadowError
 from shadow_rx.node import ShadowNode
-from shadow_rx.service import status_message
+from shadow_rx.status_message import status_message
 
 T = TypeVar("T")
 
@@ -20,32 +28,42 @@ class LocalSideChannel:
 
     def __init__(self, node: ShadowNode) -> None:
         """Speak to `node`."""
-        self._node = node
+        self.node = node
+        """The node; another one takes its place when it is started again."""
 
     def attach(self, request: AttachRequest) -> AttachReply:
         """Announce a communicator."""
-        return AttachReply(need_state=_call("Attach", lambda: self._node.attach(request)))
+        return AttachReply(need_state=_call("Attach", lambda: self.node.attach(request)))
 
-    def upload_state(self, group: str, epoch: int, state: bytes) -> None:
-        """Give the state that the shadow starts from."""
-        _call("UploadState", lambda: self._node.upload(group, epoch, state))
+    def upload_state(self, group: str, epoch: int, state: bytes, step: int = 0, *, final: bool = False) -> bool:
+        """Give the state after `step`, 0: before the first."""
+        return _call("UploadState", lambda: self.node.upload(group, epoch, state, step, final=final))
 
     def open_flow(self, group: str, epoch: int, flow_id: int, source_port: int) -> None:
         """Announce the source port of a connection."""
         request = OpenFlowRequest(group=group, epoch=epoch, flow_id=flow_id, source_port=source_port)
-        _call("OpenFlow", lambda: self._node.open_flow(request))
+        _call("OpenFlow", lambda: self.node.open_flow(request))
 
-    def record_step(self, record: StepRecord) -> None:
+    def record_step(self, record: StepRecord) -> RecordReply:
         """Tell what a rank knows of a finished step."""
-        _call("RecordStep", lambda: self._node.record(record))
+
+        def tell() -> RecordReply:
+            self.node.record(record)
+            return self.node.asks(record.group, record.rank)
+
+        return _call("RecordStep", tell)
+
+    def change(self, request: ChangeRequest) -> None:
+        """Announce another optimizer or layout."""
+        _call("Change", lambda: self.node.change(request))
 
     def status(self, group: str) -> Status:
         """Return where the shadow is."""
-        return status_message(_call("GetStatus", lambda: self._node.status(group)))
+        return status_message(_call("GetStatus", lambda: self.node.status(group)))
 
     def recovery_point(self, group: str, step: int = 0) -> RecoveryPoint:
         """Return the recovery point of `step`, the newest for 0."""
-        point = _call("GetRecoveryPoint", lambda: self._node.recovery_point(group, step))
+        point = _call("GetRecoveryPoint", lambda: self.node.recovery_point(group, step))
         return decode_recovery_point(point.manifest_json, point.state)
 
     def wait_for_step(self, group: str, step: int, timeout: float) -> Status:

@@ -12,11 +12,13 @@ from typing import Any, Self
 
 from jobspec.model import Group, Job, ShadowNode
 from jobspec.sidechannel.side_channel_pb2 import Status
+from jobspec.tls import Role
 from nccl_emu.side_channel import GrpcSideChannel
 from topology.fabric import OnStep, TrainingPlan
 from topology.mininet_net import MininetNetwork, standby_of
 from topology.processes import Child, follow
 from topology.roles import Roles, RunFiles, Track
+from topology.run_tls import RunTls
 from topology.switch_events import EventKind, EventPlan, SwitchEvent
 from topology.switch_keeper import SwitchKeeper
 from topology.switch_process import start_switch
@@ -29,7 +31,7 @@ class MininetFabric:
 
     def __init__(
         self, job: Job, job_file: Path, out: Path, switch: str, seed: int, timeout: float,
-        events: Sequence[SwitchEvent] = (),
+        events: Sequence[SwitchEvent] = (), *, resync: bool = True, tls: RunTls | None = None,
     ) -> None:  # fmt: skip
         """Prepare the fabric.
 
@@ -40,7 +42,9 @@ class MininetFabric:
             switch: ``softswitch`` or ``bmv2``.
             seed: of everything random in the ranks.
             timeout: seconds without progress after which to give up.
-            events: what happens to the switch in the first epoch; the fabric then has a controller of its own.
+            events: what happens in the first epoch; for those of the switch the fabric has a controller of its own.
+            resync: whether rank 0 uploads its state when a shadow node asks for it.
+            tls: credentials of everybody, None for plain text.
         """
         self.job = job
         self.happened: list[str] = []
@@ -51,6 +55,8 @@ class MininetFabric:
         self._out = out
         self._switch = switch
         self._seed = seed
+        self._resync = resync
+        self._tls = tls or RunTls(job.name)
         self._timeout = timeout
         self._stack = ExitStack()
         self._watched: list[Child] = []
@@ -58,6 +64,7 @@ class MininetFabric:
         self._plan = EventPlan(events)
         self._keeper: SwitchKeeper | None = None
         self._shadows: dict[str, GrpcSideChannel] = {}
+        self._shadow_processes: dict[str, Child] = {}
 
     def __enter__(self) -> Self:
         """Build the network, then start switches and shadow nodes."""
@@ -82,16 +89,20 @@ class MininetFabric:
         stack.callback(self._network.stop)
         for spec in self.job.switches:
             self.targets[spec.name] = self._start_switch(spec.name, self._out)
-        if self._plan:
+        if self._plan.of_switch:
             [(name, primary)] = self.targets.items()
             self._standby = self._start_switch(standby_of(name), self._out) if standby else None
-            keeper = SwitchKeeper(self.job, primary, self._standby, self._timeout)
+            keeper = SwitchKeeper(self.job, primary, self._standby, self._timeout, self._tls.controller())
             self._keeper = stack.enter_context(keeper)
         # A unix socket is the out-of-band management network: it crosses network namespaces. Its path must be short.
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="checkmate-")))
         shadows = []
-        for index, node in enumerate(self._roles.shadows):
-            shadows.append(self._start_shadow(node, f"unix:{folder}/shadow-{index}.sock"))
+        self._addresses = {n.name: f"unix:{folder}/shadow-{i}.sock" for i, n in enumerate(self._roles.shadows)}
+        for node in self._roles.shadows:
+            address = self._addresses[node.name]
+            shadows.append(self._start_shadow(node, address))
+            self._shadows[node.name] = GrpcSideChannel(address, self._timeout, self._tls.operator())
+            stack.callback(self._shadows[node.name].close)
         ready: set[str] = set()
 
         def on_line(child: Child, line: dict[str, Any]) -> None:
@@ -105,29 +116,46 @@ class MininetFabric:
         """Start the switch `name`, or the standby of that name; return its P4Runtime address."""
         spec = next(s for s in self.job.switches if name in (s.name, standby_of(s.name)))
         log = self._out / "logs" / (f"switch-{name}.log" if name != self.job.switches[0].name else "switch.log")
-        spec = spec.model_copy(update={"name": name})
+        primary, spec = spec.name, spec.model_copy(update={"name": name})
         interfaces = self._network.switch_interfaces(name)
-        child, address = start_switch(self._switch, spec, interfaces, captures, log, address)
+        child, address = start_switch(
+            self._switch, spec, interfaces, captures, log, address, self._tls, certificate=primary
+        )
         self._stack.callback(child.stop)
         self._switches[name] = child
         self._watched.append(child)
         return address
 
-    def _start_shadow(self, node: ShadowNode, address: str) -> Child:
+    def _start_shadow(self, node: ShadowNode, address: str, after: int | None = None) -> Child:
+        """Start a shadow node, again where it was killed `after` a step."""
         command = [
             sys.executable, "-m", "shadow_rx", "--job", str(self._job_file), "--shadow", node.name,
             "--listen", address,
             "--store", str(self._files.checkpoints(node.name)), "--events", str(self._files.events(node.name)),
-            "--queue", "64",
+            "--side-channel-log", str(self._files.side_channel_log(node.name, after)), "--queue", "64",
+            *(["--resume"] if after is not None else []),
         ]  # fmt: skip
         for interface in self._network.interfaces(node.name):
             command += ["--iface", interface]
+        sharing = {name for group in self.job.groups if node.name in group.shadows for name in group.shadows}
+        for name in sorted(sharing - {node.name}):
+            command += ["--peer", f"{name}={self._addresses[name]}"]
+        secured = self._tls.arguments(Role.SHADOW, node.name)
+        command += [*secured, *(["--access-log", str(self._files.access_log(node.name))] if secured else [])]
         log = self._out / "logs" / f"{node.name}.log"
         child = Child(f"shadow {node.name}", command, log, attach_to=self._network.pid(node.name))
         self._stack.callback(child.stop)
-        self._shadows[node.name] = GrpcSideChannel(address, self._timeout)
-        self._stack.callback(self._shadows[node.name].close)
+        self._shadow_processes[node.name] = child
         return child
+
+    def _restart_shadow(self, event: SwitchEvent) -> None:
+        """Kill the first shadow node and start it again with its storage; the ranks train on meanwhile."""
+        node = self._roles.shadows[0]
+        child = self._shadow_processes[node.name]
+        self._watched.remove(child)
+        child.kill()
+        self._watched.append(self._start_shadow(node, self._shadows[node.name].address, event.step))
+        self.happened.append(f"{event}: {node.name} was killed and started again")
 
     def train(self, plan: TrainingPlan, on_step: OnStep) -> float:
         """Train one epoch; see `Fabric.train`."""
@@ -163,8 +191,11 @@ class MininetFabric:
         return sum(accuracies) / len(accuracies)
 
     def _let_happen(self, step: int) -> None:
-        """Let what is due after `step` happen to the switch; the ranks are in the middle of the next step."""
+        """Let what is due after `step` happen; the ranks are in the middle of the next step."""
         for event in self._plan.due(step):
+            if event.kind is EventKind.RESTART_SHADOW:
+                self._restart_shadow(event)
+                continue
             assert self._keeper is not None
             [(name, address)] = self.targets.items()
             child, times = self._switches[name], self._keeper.installations(address)
@@ -197,6 +228,9 @@ class MininetFabric:
         ]  # fmt: skip
         for shadow in group.shadows:
             command += ["--side-channel", self._shadows[shadow].address]
+        command += self._tls.arguments(Role.RANK, name)
+        if not self._resync:
+            command.append("--no-resync")
         if plan.resume_from:
             command += ["--resume-from", str(plan.resume_from[group.name])]
         log = self._out / "logs" / f"{name}.log"

@@ -234,6 +234,14 @@ def _replication(result: RunResult) -> Figure:
         )
     if several:
         text = text[:-1] + ", counted for each group at each of its shadow nodes."
+    hops = len(result.job.redundancy.hops)
+    if hops > 1:
+        repaired = sum(i.repaired_bytes for i in result.iterations)
+        steps = len({(i.group, i.shadow, i.step) for i in result.iterations if i.repaired_bytes})
+        text += (
+            f" {hops} hops were replicated, for {hops} times the bytes on the wire; of what was placed, "
+            f"{repaired:,} repaired bytes in {steps} steps came only from a redundant one."
+        )
     odd = any(i.complete and i.replica_payload_bytes != result.once(i.group) for i in result.iterations)
     return Figure(
         "Replica bytes per complete step",

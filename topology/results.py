@@ -22,7 +22,7 @@ class Iteration:
     wire_bytes: int
     """Bytes of all frames that the ranks sent for the step (headers and retransmissions included)."""
     tagged_payload_bytes: int
-    """TCP payload bytes that the ranks sent with the primary DSCP, each once."""
+    """TCP payload bytes that the ranks sent with a DSCP of the job, each once."""
     replica_payload_bytes: int
     """TCP payload bytes of replicas that the shadow placed, each once."""
     complete: bool
@@ -45,6 +45,10 @@ class Iteration:
     """Name of the DP group."""
     shadow: str = ""
     """Name of the shadow node."""
+    repaired_bytes: int = 0
+    """Those of `replica_payload_bytes` that only a redundant hop brought."""
+    durable_at: float | None = None
+    """Seconds from the start of training until the recovery point was on storage."""
 
     @property
     def verified(self) -> bool:
@@ -159,6 +163,7 @@ class RunResult:
             "gradient_bytes_per_iteration": self.gradient_bytes,
             "replica_payload_bytes": sum(i.replica_payload_bytes for i in self.iterations),
             "tagged_payload_bytes": sum({(i.group, i.step): i.tagged_payload_bytes for i in self.iterations}.values()),
+            "repaired_bytes": sum(i.repaired_bytes for i in self.iterations),
             # With several shadow nodes that all get everything, replica_payload_bytes is that many times the tagged.
             "replica_bytes_wanted_per_step": self.replica_bytes_wanted,
             "shadows_by_group": {group.name: list(group.shadows) for group in self.job.groups},

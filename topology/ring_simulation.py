@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jobspec.model import Group, Job
 from nccl_emu.rank_node import RankNode
+from nccl_emu.shadow_session import ShadowSession
 from nccl_emu.side_channel import SideChannel
 from nccl_emu.tcp import TcpConfig
 from nccl_emu.trainer import DataParallelTrainer
 from shadow_rx.node import ShadowNode
+from shadow_rx.peer_driver import Peer, ask_peers
 from topology.errors import TestbedError
 from topology.links import Impairments, Link
 from topology.roles import place_of
@@ -33,13 +35,20 @@ class LinkPlan:
 class ShadowHost:
     """A shadow node as a host of the simulation: it takes frames and sends none."""
 
-    def __init__(self, node: ShadowNode) -> None:
-        """Feed `node`."""
+    def __init__(self, node: ShadowNode, peers: Mapping[str, Peer] | None = None) -> None:
+        """Feed `node`; what it loses it asks of `peers`, by shadow name, which may be added later."""
         self.node = node
+        self._peers = {} if peers is None else peers
 
     def on_frame(self, frame: bytes, now: float) -> None:
         """Take a replica; the node reads the simulation's clock itself."""
         self.node.on_frames([frame])
+        self.ask_peers()
+
+    def ask_peers(self) -> None:
+        """Fill holes from the other shadow nodes, which answer at once."""
+        if self._peers:
+            ask_peers(self.node, self._peers)
 
     def on_timer(self, now: float) -> None:
         """Do nothing: a shadow has no timers."""
@@ -61,11 +70,13 @@ class RingSimulation:
         job: Job,
         group: Group,
         simulation: Simulation,
-        side_channel: SideChannel,
+        side_channels: Sequence[SideChannel],
         seed: int | str,
         links: LinkPlan | None = None,
         tcp: TcpConfig | None = None,
         patience: float = 600.0,
+        resync: bool = True,
+        own_channels: Callable[[str], Sequence[SideChannel]] | None = None,
     ) -> None:
         """Put the ranks' hosts on the network; nothing is sent yet.
 
@@ -73,11 +84,13 @@ class RingSimulation:
             job: the job.
             group: its group to simulate.
             simulation: the network, with the switch.
-            side_channel: to the group's shadow node, or to all of them.
+            side_channels: to each of the group's shadow nodes.
             seed: of link impairments, ISNs and source ports.
             links: impairments of the ranks' links.
             tcp: parameters of the ranks' connections.
             patience: virtual seconds that a step may take.
+            resync: whether rank 0 uploads its state when a shadow node asks for it.
+            own_channels: the same side channels, of the host that it is given; by default all hosts share them.
         """
         plan = links or LinkPlan()
         self.job = job
@@ -86,7 +99,12 @@ class RingSimulation:
         self.nodes = [RankNode(job, group, rank, tcp) for rank in range(len(group.ring))]
         self.trainers: list[DataParallelTrainer] = []
         self.epoch = 0
-        self._side_channel = side_channel
+        # Each shadow node is told by itself, as ranks do it: one that is away must not hold up the others.
+        self._channels = tuple(side_channels)
+        self._own_channels = own_channels or (lambda _: self._channels)
+        self._sessions: list[list[ShadowSession]] = []
+        self._resync = resync
+        self._seed = seed
         self._patience = patience
         self._rngs = [random.Random(f"rank/{seed}/{group.name}/{rank}") for rank in range(len(group.ring))]
         for node in self.nodes:
@@ -104,14 +122,17 @@ class RingSimulation:
         """
         self.trainers = list(trainers)
         self.epoch = epoch
-        if self._side_channel.attach(trainers[0].attach_request(epoch)).need_state:
-            self._side_channel.upload_state(self.group.name, epoch, trainers[0].state_safetensors())
         first_step = trainers[0].step + 1
         now = self.simulation.now
         for node, rng in zip(self.nodes, self._rngs, strict=True):
             node.connect(epoch, first_step, trainers[0].layout, now, rng)
-            for flow_id, source_port in node.flows_to_open():
-                self._side_channel.open_flow(self.group.name, epoch, flow_id, source_port)
+        self._sessions = [
+            [self._session(node, channel) for channel in self._own_channels(node.host.name)] for node in self.nodes
+        ]
+        for session in self._sessions[0]:
+            session.begin(trainers[0].state_safetensors)
+        for session in (session for of_rank in self._sessions for session in of_rank):
+            session.announce()
         for node in self.nodes:
             node.open(now)
             self.simulation.kick(place_of(self.job, node.host))
@@ -119,11 +140,22 @@ class RingSimulation:
 
     def compute(self, step: int) -> None:
         """Let every rank compute its gradient of `step` and begin the all-reduce."""
+        self._change(step)
         for trainer in self.trainers:
             trainer.compute(step)
         for node, trainer in zip(self.nodes, self.trainers, strict=True):
             node.start_all_reduce(step, trainer.buckets, self.simulation.now)
             self.simulation.kick(place_of(self.job, node.host))
+
+    def _change(self, step: int) -> None:
+        """Make the change that the workload has for `step`; rank 0 announces it before any rank begins the step."""
+        requests = [trainer.prepare(step, self.epoch) for trainer in self.trainers]
+        if requests[0] is None:
+            return
+        for session in self._sessions[0]:
+            session.change(requests[0])
+        for node, trainer in zip(self.nodes, self.trainers, strict=True):
+            node.change_layout(trainer.layout)
 
     def finish(self, step: int) -> None:
         """Complete the all-reduce of `step`, let every rank apply it and tell the shadow.
@@ -134,8 +166,29 @@ class RingSimulation:
         self._run_until(lambda: all(node.done for node in self.nodes), f"step {step}")
         for trainer in self.trainers:
             trainer.apply(step)
-        for trainer in self.trainers:
-            self._side_channel.record_step(trainer.step_record(step, self.epoch))
+        for trainer, sessions in zip(self.trainers, self._sessions, strict=True):
+            record = trainer.step_record(step, self.epoch)
+            for session in sessions:
+                session.offer(record)
+        self._tell()
+        for session in self._sessions[0]:
+            if session.wants_state(step):
+                session.offer_state(step, self.trainers[0].state_safetensors())
+        self._tell()
+
+    def _session(self, node: RankNode, channel: SideChannel) -> ShadowSession:
+        attach = self.trainers[0].attach_request(self.epoch) if node.rank == 0 else None
+        if attach is not None:
+            attach.communicator = f"{self._seed}/{self.group.name}/{self.epoch}"
+            attach.uploads_on_demand = self._resync
+        return ShadowSession(channel, self.group.name, self.epoch, node.flows_to_open(), self._lost, attach)
+
+    def _lost(self, step: int, reason: str) -> None:
+        raise TestbedError(f"the record of step {step}", reason)
+
+    def _tell(self) -> None:
+        for session in (session for of_rank in self._sessions for session in of_rank):
+            session.flush()
 
     def end(self) -> None:
         """Close the connections, and let what is still in flight arrive."""
@@ -144,6 +197,17 @@ class RingSimulation:
             self.simulation.kick(place_of(self.job, node.host))
         self._run_until(lambda: all(node.closed or node.error is not None for node in self.nodes), "the close")
         self.simulation.drain(1.0)
+        self._tell()
+        if self._resync:
+            self._conclude()
+
+    def _conclude(self) -> None:
+        """Give the last state to the shadow nodes that could not follow to the end."""
+        step = self.trainers[0].step
+        for session, channel in zip(self._sessions[0], self._channels, strict=True):
+            if channel.status(self.group.name).replica_step < step:
+                session.offer_state(step, self.trainers[0].state_safetensors(), final=True)
+                session.flush()
 
     def crash(self, *, silent: bool = False) -> None:
         """Drop all connections as crashed processes do; what is in flight stays in flight."""

@@ -62,9 +62,25 @@ class RunFiles:
         folder = self.out / "checkpoints"
         return folder / shadow if len(self.roles.shadows) > 1 else folder
 
+    def restored(self, group: Group) -> Path:
+        """Return the folder of the recovery point that a group is restarted from."""
+        return self.out / "restored" / group.name
+
     def events(self, shadow: str) -> Path:
         """Return the file of a shadow node's events."""
         return self.out / (f"events-{shadow}.jsonl" if len(self.roles.shadows) > 1 else "events.jsonl")
+
+    def side_channel_log(self, shadow: str, after: int | None = None) -> Path:
+        """Return the file of what a shadow node was told, which replaying a capture needs.
+
+        A node that was started again `after` a step has a file of its own.
+        """
+        name = f"side-channel-{shadow}" if len(self.roles.shadows) > 1 else "side-channel"
+        return self.out / (f"{name}.bin" if after is None else f"{name}-after-{after:08d}.bin")
+
+    def access_log(self, shadow: str) -> Path:
+        """Return the file that says who asked a shadow node for what."""
+        return self.out / (f"access-{shadow}.jsonl" if len(self.roles.shadows) > 1 else "access.jsonl")
 
     def rank_logs(self, logs: Path, group: Group) -> Path:
         """Return the folder of a group's rank logs and states, within the folder of the training run."""

@@ -1,4 +1,4 @@
-"""Events that a run is asked for: its switch is killed in the middle of training, and restarted or replaced."""
+"""Events that a run is asked for: switch or shadow node are killed in the middle of training, restarted or replaced."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from topology.errors import TestbedError
 
 
 class EventKind(StrEnum):
-    """What happens to the switch."""
+    """What happens."""
 
     RESTART = "restart-switch"
-    """It is killed and started again at the same address, with nothing in it; its controller restores it."""
+    """The switch is killed and started again at its address, with nothing in it; its controller restores it."""
     FAILOVER = "failover-switch"
-    """It is killed for good; ranks and shadow nodes go on through a standby that the controller has prepared."""
+    """The switch is killed for good; all go on through a standby that the controller has prepared."""
+    RESTART_SHADOW = "restart-shadow"
+    """The first shadow node is killed and started again with what it has on storage."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +55,8 @@ class EventPlan:
     def __init__(self, events: Iterable[SwitchEvent] = ()) -> None:
         """Plan `events`; each happens once."""
         self._events = sorted(events, key=lambda event: event.step)
+        self.of_switch = any(event.kind is not EventKind.RESTART_SHADOW for event in self._events)
+        """Whether something happens to the switch, so that it needs a controller of its own."""
         self.needs_standby = any(event.kind is EventKind.FAILOVER for event in self._events)
         """Whether a standby switch has to be there from the start."""
 
@@ -73,9 +77,9 @@ def check_events(events: Sequence[SwitchEvent], job: Job, last_step: int) -> Non
     Raises:
         TestbedError: one cannot; says which and why.
     """
-    if events and len(job.switches) > 1:
+    if EventPlan(events).of_switch and len(job.switches) > 1:
         raise TestbedError("event", f"job {job.name!r} has {len(job.switches)} switches",
-                           "events are for jobs with one")  # fmt: skip
+                           "events of a switch are for jobs with one")  # fmt: skip
     ordered = sorted(events, key=lambda event: event.step)
     for event in ordered:
         if event.step >= last_step:
@@ -83,5 +87,7 @@ def check_events(events: Sequence[SwitchEvent], job: Job, last_step: int) -> Non
     for before, after in pairwise(ordered):
         if before.step == after.step:
             raise TestbedError("event", f"{before} and {after} are at the same step")
+    of_switch = [event for event in ordered if event.kind is not EventKind.RESTART_SHADOW]
+    for before, after in pairwise(of_switch):
         if before.kind is EventKind.FAILOVER:
             raise TestbedError("event", f"{after} comes after {before}, and there is one standby only")

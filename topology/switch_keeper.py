@@ -12,6 +12,7 @@ from controlplane.controller_driver import ControllerDriver
 from controlplane.describe import Names
 from controlplane.desired import desired_state
 from jobspec.model import Job
+from jobspec.tls import ClientTls
 from topology.errors import TestbedError
 from topology.switch_events import EventKind as SwitchEventKind
 from topology.switch_events import SwitchEvent
@@ -23,7 +24,9 @@ ELECTION_ID = 1 << 16
 class SwitchKeeper:
     """A running controller for the only switch of a job; a context manager."""
 
-    def __init__(self, job: Job, primary: str, standby: str | None, timeout: float) -> None:
+    def __init__(
+        self, job: Job, primary: str, standby: str | None, timeout: float, tls: ClientTls | None = None
+    ) -> None:
         """Prepare.
 
         Args:
@@ -31,6 +34,7 @@ class SwitchKeeper:
             primary: P4Runtime address of the switch.
             standby: that of its standby, None where there is none.
             timeout: seconds that a switch may take to become ready.
+            tls: credentials for P4Runtime, None for plain text.
         """
         self._switches = [primary, *([standby] if standby is not None else [])]
         self._timeout = timeout
@@ -41,7 +45,7 @@ class SwitchKeeper:
         self._trouble: dict[str, str] = {}
         core = ControllerCore(self._switches, desired_state([job]))
         self._driver = ControllerDriver(
-            core, job.switch.device_id, election_id=ELECTION_ID, names=Names.of([job]), on_event=self._note
+            core, job.switch.device_id, election_id=ELECTION_ID, names=Names.of([job]), tls=tls, on_event=self._note
         )
 
     def __enter__(self) -> Self:

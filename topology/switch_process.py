@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import shutil
 import socket
+import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from controlplane.errors import ControlPlaneError
 from controlplane.target import Target
 from jobspec.model import SwitchSpec
+from jobspec.tls import ClientTls
 from topology.errors import TestbedError
 from topology.processes import Child, follow
+from topology.run_tls import RunTls
 
 _READY_SECONDS = 30.0
 
@@ -25,6 +28,8 @@ def start_switch(
     captures: Path,
     log: Path,
     address: str | None = None,
+    tls: RunTls | None = None,
+    certificate: str | None = None,
 ) -> tuple[Child, str]:
     """Start a switch and wait until its P4Runtime server answers; return the process and the server's address.
 
@@ -35,14 +40,18 @@ def start_switch(
         captures: folder for ``INTERFACE_in.pcap`` and ``INTERFACE_out.pcap``.
         log: file for its messages.
         address: HOST:PORT to serve P4Runtime at; None takes a free port of this machine.
+        tls: credentials of the run, None for plain text.
+        certificate: name of the switch whose certificate it gets, by default its own.
 
     Raises:
         TestbedError: it is not installed, or does not start.
     """
+    server = tls.switch_arguments(certificate or spec.name) if tls is not None else []
     if program == "softswitch":
-        return _start_softswitch(spec, interfaces, captures, log, address)
+        return _start_softswitch(spec, interfaces, captures, log, address, server)
     if program == "bmv2":
-        return _start_bmv2(spec, interfaces, captures, log, address)
+        controller = tls.controller() if tls is not None else None
+        return _start_bmv2(spec, interfaces, captures, log, address, server, controller)
     raise TestbedError("switch", f"no program is called {program!r}", "use softswitch or bmv2")
 
 
@@ -54,10 +63,16 @@ def _general(spec: SwitchSpec, interfaces: Mapping[int, str], captures: Path) ->
 
 
 def _start_softswitch(
-    spec: SwitchSpec, interfaces: Mapping[int, str], captures: Path, log: Path, wanted: str | None
+    spec: SwitchSpec,
+    interfaces: Mapping[int, str],
+    captures: Path,
+    log: Path,
+    wanted: str | None,
+    secured: Sequence[str],
 ) -> tuple[Child, str]:
     command = [sys.executable, "-m", "softswitch", *_general(spec, interfaces, captures)]
-    child = Child(f"switch {spec.name}", [*command, "--", "--grpc-server-addr", wanted or "127.0.0.1:0"], log)
+    server = ["--grpc-server-addr", wanted or "127.0.0.1:0", *secured]
+    child = Child(f"switch {spec.name}", [*command, "--", *server], log)
     address = ""
 
     def on_line(_: Child, line: dict[str, object]) -> None:
@@ -74,21 +89,29 @@ def _start_softswitch(
 
 
 def _start_bmv2(
-    spec: SwitchSpec, interfaces: Mapping[int, str], captures: Path, log: Path, wanted: str | None
+    spec: SwitchSpec,
+    interfaces: Mapping[int, str],
+    captures: Path,
+    log: Path,
+    wanted: str | None,
+    secured: Sequence[str],
+    controller: ClientTls | None,
 ) -> tuple[Child, str]:
     if shutil.which("simple_switch_grpc") is None:
         raise TestbedError("switch", "simple_switch_grpc is not on PATH", "install BMv2, or use SWITCH=softswitch")
+    if secured:
+        _check_bmv2_tls()
     # BMv2 does not fail on a port that is taken, so it is given free ones; and its notifications have the same address
     # for every BMv2 of a machine unless told.
     address = wanted or f"127.0.0.1:{_free_port()}"
     command = ["simple_switch_grpc", *_general(spec, interfaces, captures), "--thrift-port", str(_free_port())]
     command += ["--notifications-addr", f"tcp://127.0.0.1:{_free_port()}"]
-    child = Child(f"switch {spec.name}", [*command, "--", "--grpc-server-addr", address], log)
+    child = Child(f"switch {spec.name}", [*command, "--", "--grpc-server-addr", address, *secured], log)
     deadline = time.monotonic() + _READY_SECONDS
     try:
         while True:
             try:
-                Target.connect(address, spec.device_id, timeout_s=1.0).close()
+                Target.connect(address, spec.device_id, timeout_s=1.0, tls=controller).close()
                 return child, address
             except ControlPlaneError as error:
                 if not child.running or time.monotonic() > deadline:
@@ -96,6 +119,14 @@ def _start_bmv2(
     except BaseException:
         child.stop()
         raise
+
+
+def _check_bmv2_tls() -> None:
+    """Check that BMv2 knows the options of mutual TLS: older ones, and builds without it, end with its help text."""
+    shown = subprocess.run(["simple_switch_grpc", "--help"], capture_output=True, text=True, check=False, timeout=30)
+    if "--grpc-server-with-client-auth" not in shown.stdout + shown.stderr:
+        raise TestbedError("switch", "this simple_switch_grpc has no mutual TLS (--grpc-server-with-client-auth)",
+                           "build a newer BMv2, leave --tls out, or use SWITCH=softswitch")  # fmt: skip
 
 
 def _free_port() -> int:

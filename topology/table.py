@@ -40,7 +40,7 @@ def render_table(result: RunResult, console: Console) -> None:
     console.print(_table(result.iterations, clean))
     for event in result.events:
         console.print(Text(clean(f"event {event}")), highlight=False, soft_wrap=True)
-    for line in _gap_lines(result.iterations):
+    for line in (*_repair_lines(result.iterations), *_gap_lines(result.iterations)):
         console.print(Text(clean(line)), highlight=False)
     console.print(Text(clean(_restart_line(result)), _GOOD if result.restart.identical else _BAD), highlight=False)
     for line in _gap_lines(result.restart.iterations, "restarted run, "):
@@ -97,6 +97,15 @@ def _cells(iteration: Iteration, exact: bool, clean: Callable[[str], str]) -> li
 
 def _answer(holds: bool) -> Text:
     return Text("yes", _GOOD) if holds else Text("no", _BAD)
+
+
+def _repair_lines(iterations: Sequence[Iteration]) -> Iterator[str]:
+    repaired = [i for i in iterations if i.repaired_bytes]
+    for i in repaired[:MOST_GAPS]:
+        where = f" ({i.group} at {i.shadow})" if track_columns(iterations) else ""
+        yield f"step {i.step}{where}: {i.repaired_bytes:,} lost bytes were repaired from a redundant hop"
+    if len(repaired) > MOST_GAPS:
+        yield f"and {len(repaired) - MOST_GAPS} more steps were repaired"
 
 
 def _gap_lines(iterations: Sequence[Iteration], where: str = "") -> Iterator[str]:

@@ -34,10 +34,12 @@ from topology.progress import RunProgress
 from topology.report import write_report
 from topology.results import RunResult
 from topology.roles import Roles, RunFiles, Track
-from topology.switch_events import SwitchEvent, check_events
+from topology.run_tls import RunTls
+from topology.switch_events import EventPlan, SwitchEvent, check_events
 from topology.switch_keeper import ELECTION_ID
 
-_OURS = ("summary.json", "report.html", "job.yaml", "events.jsonl", "uninterrupted", "restarted", "checkpoints", "logs")
+_OURS = ("summary.json", "report.html", "job.yaml", "events.jsonl", "side-channel.bin", "uninterrupted", "restarted",
+         "checkpoints", "restored", "logs", "certs")  # fmt: skip
 """What a run writes into its folder besides captures."""
 
 
@@ -66,7 +68,11 @@ class TestbedOptions:
     faults: tuple[Fault, ...] = ()
     """Damage to replicas."""
     events: tuple[SwitchEvent, ...] = ()
-    """What happens to the switch during the uninterrupted run."""
+    """What happens to switch and shadow node during the uninterrupted run."""
+    resync: bool = True
+    """Whether rank 0 uploads its state when a shadow node has lost a step."""
+    tls: bool = False
+    """Whether side channel and P4Runtime are under mutual TLS, with certificates made for the run."""
     timeout: float = 60.0
     """Seconds without progress after which to give up."""
 
@@ -79,6 +85,9 @@ def adapt_job(job: Job, options: TestbedOptions) -> Job:
         TestbedError: the job is of a kind that the testbed does not run.
     """
     groups = list(job.groups)
+    if not groups:
+        raise TestbedError("testbed", f"job {job.name!r} has no groups, only RoCEv2 queue pairs",
+                           "the testbed's ranks all-reduce over TCP: add groups")  # fmt: skip
     owner: dict[str, str] = {}
     for group in groups:
         for name in group.ring:
@@ -127,11 +136,12 @@ def run_testbed(job: Job, options: TestbedOptions, progress: RunProgress) -> Run
     files = RunFiles(options.out, Roles(job))
     whole = TrainingPlan(1, 1, options.iterations, options.out / "uninterrupted")
     ranks = sum(len(group.ring) for group in job.groups)
+    tls = RunTls.make(job, options.out / "certs") if options.tls else RunTls(job.name)
     progress.say(f"starting {options.switch} and {ranks} ranks, fabric {options.fabric}")
-    with _fabric(job, job_file, options) as fabric, ExitStack() as connections:
-        if not options.events:  # else the fabric's controller has installed it, and does so again
+    with _fabric(job, job_file, options, tls) as fabric, ExitStack() as connections:
+        if not EventPlan(options.events).of_switch:  # else the fabric's controller has installed it, and does so again
             for switch in job.switches:
-                target = connections.enter_context(_connect(fabric, switch, ELECTION_ID))
+                target = connections.enter_context(_connect(fabric, switch, tls, ELECTION_ID))
                 installed = target.install(desired_state([job], switch.name))
                 progress.say(
                     f"installed the job on {switch.name} ({target.address}): {len(installed.plan.updates)} updates"
@@ -140,14 +150,16 @@ def run_testbed(job: Job, options: TestbedOptions, progress: RunProgress) -> Run
         statuses = fabric.settle(options.iterations)
         first = Epoch.read(files, whole, statuses)
         second = None
-        points = {group.name: first.point_of(group.name, restart_at) for group in job.groups}
+        points = {group.name: first.restore(group.name, restart_at, files.restored(group)) for group in job.groups}
         found = {name: point for name, point in points.items() if point is not None}
         again = TrainingPlan(2, restart_at + 1, options.iterations, options.out / "restarted", found)
         if len(found) == len(points):
             _train(fabric, again, f"restarted from checkpoint {restart_at}", progress)
             statuses = fabric.settle(options.iterations)
             second = Epoch.read(files, again, statuses)
-        counters = _switch_counters([connections.enter_context(_connect(fabric, switch)) for switch in job.switches])
+        counters = _switch_counters(
+            [connections.enter_context(_connect(fabric, switch, tls)) for switch in job.switches]
+        )
         happened = tuple(fabric.happened)
     progress.say("comparing every checkpoint with the trainer, bit for bit")
     gradient, headers = _bytes_of_a_step(job, options.seed)
@@ -175,14 +187,20 @@ def run_testbed(job: Job, options: TestbedOptions, progress: RunProgress) -> Run
     return result
 
 
-def _fabric(job: Job, job_file: Path, options: TestbedOptions) -> AbstractContextManager[Fabric]:
+def _fabric(job: Job, job_file: Path, options: TestbedOptions, tls: RunTls) -> AbstractContextManager[Fabric]:
     if options.fabric == "inproc":
-        return InprocFabric(job, options.out, options.seed, options.faults, options.events)
-    return MininetFabric(job, job_file, options.out, options.switch, options.seed, options.timeout, options.events)
+        return InprocFabric(
+            job, options.out, options.seed, options.faults, options.events, resync=options.resync, tls=tls
+        )  # fmt: skip
+    return MininetFabric(
+        job, job_file, options.out, options.switch, options.seed, options.timeout, options.events,
+        resync=options.resync, tls=tls,
+    )  # fmt: skip
 
 
-def _connect(fabric: Fabric, switch: SwitchSpec, election_id: int | None = None) -> Target:
-    return Target.connect(fabric.targets[switch.name], switch.device_id, election_id=election_id)
+def _connect(fabric: Fabric, switch: SwitchSpec, tls: RunTls, election_id: int | None = None) -> Target:
+    target = fabric.targets[switch.name]
+    return Target.connect(target, switch.device_id, election_id=election_id, tls=tls.controller())
 
 
 def _train(fabric: Fabric, plan: TrainingPlan, what: str, progress: RunProgress) -> float:
@@ -239,7 +257,7 @@ def _clear(out: Path) -> None:
     """
     try:
         out.mkdir(parents=True, exist_ok=True)
-        patterns = ("*.pcap", "events-*.jsonl", "captures-after-*")
+        patterns = ("*.pcap", "events-*.jsonl", "access*.jsonl", "side-channel-*.bin", "captures-after-*")
         for path in (*(out / name for name in _OURS), *(path for pattern in patterns for path in out.glob(pattern))):
             if path.is_dir():
                 shutil.rmtree(path)

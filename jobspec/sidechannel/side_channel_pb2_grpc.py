@@ -54,10 +54,20 @@ class ShadowStub:
                 request_serializer=jobspec_dot_sidechannel_dot_side__channel__pb2.StepRecord.SerializeToString,
                 response_deserializer=jobspec_dot_sidechannel_dot_side__channel__pb2.RecordReply.FromString,
                 _registered_method=True)
+        self.Change = channel.unary_unary(
+                '/checkmate.v1.Shadow/Change',
+                request_serializer=jobspec_dot_sidechannel_dot_side__channel__pb2.ChangeRequest.SerializeToString,
+                response_deserializer=jobspec_dot_sidechannel_dot_side__channel__pb2.ChangeReply.FromString,
+                _registered_method=True)
         self.GetStatus = channel.unary_unary(
                 '/checkmate.v1.Shadow/GetStatus',
                 request_serializer=jobspec_dot_sidechannel_dot_side__channel__pb2.StatusRequest.SerializeToString,
                 response_deserializer=jobspec_dot_sidechannel_dot_side__channel__pb2.Status.FromString,
+                _registered_method=True)
+        self.GetNodeStatus = channel.unary_unary(
+                '/checkmate.v1.Shadow/GetNodeStatus',
+                request_serializer=jobspec_dot_sidechannel_dot_side__channel__pb2.NodeStatusRequest.SerializeToString,
+                response_deserializer=jobspec_dot_sidechannel_dot_side__channel__pb2.NodeStatus.FromString,
                 _registered_method=True)
         self.GetRecoveryPoint = channel.unary_stream(
                 '/checkmate.v1.Shadow/GetRecoveryPoint',
@@ -69,6 +79,11 @@ class ShadowStub:
                 request_serializer=jobspec_dot_sidechannel_dot_side__channel__pb2.WaitRequest.SerializeToString,
                 response_deserializer=jobspec_dot_sidechannel_dot_side__channel__pb2.Status.FromString,
                 _registered_method=True)
+        self.GetFrames = channel.unary_stream(
+                '/checkmate.v1.Shadow/GetFrames',
+                request_serializer=jobspec_dot_sidechannel_dot_side__channel__pb2.FramesRequest.SerializeToString,
+                response_deserializer=jobspec_dot_sidechannel_dot_side__channel__pb2.FrameBytes.FromString,
+                _registered_method=True)
 
 
 class ShadowServicer:
@@ -77,14 +92,17 @@ class ShadowServicer:
     def Attach(self, request, context):
         """Rank 0 of a group announces a communicator (epoch): layout, optimizer and the first step that it will train.
         Refused with INVALID_ARGUMENT when the description is not usable, FAILED_PRECONDITION when the epoch is not newer.
+        The same communicator may announce itself again: where the reply was lost, or (with `rejoin`) to a shadow that was
+        started again in the meantime.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UploadState(self, request_iterator, context):
-        """Full state that the shadow starts from: parameters and optimizer state before step `first_step`.
-        Needed when AttachReply.need_state. The first message carries the header, all carry data.
+        """Full state that the shadow goes on from: parameters and optimizer state after one step.
+        Needed when AttachReply.need_state (before step `first_step`), and at a step boundary when a RecordReply asks.
+        The first message carries the header, all carry data.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -104,8 +122,23 @@ class ShadowServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Change(self, request, context):
+        """Rank 0 announces another optimizer, other parameter groups or another layout, in force from `effective_step` on:
+        before any rank begins that step. Refused with FAILED_PRECONDITION when the shadow is past it already.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def GetStatus(self, request, context):
         """Where the shadow is.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetNodeStatus(self, request, context):
+        """Where all groups of the shadow node are, and what they use.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -120,6 +153,14 @@ class ShadowServicer:
 
     def WaitForStep(self, request, context):
         """Returns when `step` is a recovery point, or can never be one, or the timeout has passed.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetFrames(self, request, context):
+        """Of other shadow nodes of the group, for what they lost: the bytes that this one has of the frames, in pieces;
+        nothing of those that it does not have (any more). The receiver believes them only when the frame's CRC32C fits.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -148,10 +189,20 @@ def add_ShadowServicer_to_server(servicer, server):
                     request_deserializer=jobspec_dot_sidechannel_dot_side__channel__pb2.StepRecord.FromString,
                     response_serializer=jobspec_dot_sidechannel_dot_side__channel__pb2.RecordReply.SerializeToString,
             ),
+            'Change': grpc.unary_unary_rpc_method_handler(
+                    servicer.Change,
+                    request_deserializer=jobspec_dot_sidechannel_dot_side__channel__pb2.ChangeRequest.FromString,
+                    response_serializer=jobspec_dot_sidechannel_dot_side__channel__pb2.ChangeReply.SerializeToString,
+            ),
             'GetStatus': grpc.unary_unary_rpc_method_handler(
                     servicer.GetStatus,
                     request_deserializer=jobspec_dot_sidechannel_dot_side__channel__pb2.StatusRequest.FromString,
                     response_serializer=jobspec_dot_sidechannel_dot_side__channel__pb2.Status.SerializeToString,
+            ),
+            'GetNodeStatus': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetNodeStatus,
+                    request_deserializer=jobspec_dot_sidechannel_dot_side__channel__pb2.NodeStatusRequest.FromString,
+                    response_serializer=jobspec_dot_sidechannel_dot_side__channel__pb2.NodeStatus.SerializeToString,
             ),
             'GetRecoveryPoint': grpc.unary_stream_rpc_method_handler(
                     servicer.GetRecoveryPoint,
@@ -162,6 +213,11 @@ def add_ShadowServicer_to_server(servicer, server):
                     servicer.WaitForStep,
                     request_deserializer=jobspec_dot_sidechannel_dot_side__channel__pb2.WaitRequest.FromString,
                     response_serializer=jobspec_dot_sidechannel_dot_side__channel__pb2.Status.SerializeToString,
+            ),
+            'GetFrames': grpc.unary_stream_rpc_method_handler(
+                    servicer.GetFrames,
+                    request_deserializer=jobspec_dot_sidechannel_dot_side__channel__pb2.FramesRequest.FromString,
+                    response_serializer=jobspec_dot_sidechannel_dot_side__channel__pb2.FrameBytes.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -283,6 +339,33 @@ class Shadow:
             _registered_method=True)
 
     @staticmethod
+    def Change(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/checkmate.v1.Shadow/Change',
+            jobspec_dot_sidechannel_dot_side__channel__pb2.ChangeRequest.SerializeToString,
+            jobspec_dot_sidechannel_dot_side__channel__pb2.ChangeReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def GetStatus(request,
             target,
             options=(),
@@ -299,6 +382,33 @@ class Shadow:
             '/checkmate.v1.Shadow/GetStatus',
             jobspec_dot_sidechannel_dot_side__channel__pb2.StatusRequest.SerializeToString,
             jobspec_dot_sidechannel_dot_side__channel__pb2.Status.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetNodeStatus(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/checkmate.v1.Shadow/GetNodeStatus',
+            jobspec_dot_sidechannel_dot_side__channel__pb2.NodeStatusRequest.SerializeToString,
+            jobspec_dot_sidechannel_dot_side__channel__pb2.NodeStatus.FromString,
             options,
             channel_credentials,
             insecure,
@@ -353,6 +463,33 @@ class Shadow:
             '/checkmate.v1.Shadow/WaitForStep',
             jobspec_dot_sidechannel_dot_side__channel__pb2.WaitRequest.SerializeToString,
             jobspec_dot_sidechannel_dot_side__channel__pb2.Status.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetFrames(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/checkmate.v1.Shadow/GetFrames',
+            jobspec_dot_sidechannel_dot_side__channel__pb2.FramesRequest.SerializeToString,
+            jobspec_dot_sidechannel_dot_side__channel__pb2.FrameBytes.FromString,
             options,
             channel_credentials,
             insecure,

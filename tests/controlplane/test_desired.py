@@ -9,6 +9,7 @@ from controlplane.desired import FLOW_START_DIGEST, desired_state
 from controlplane.entities import MulticastGroup, Replica, SwitchState, TableEntry
 from controlplane.pipeline import Pipeline
 from jobspec.errors import JobError
+from jobspec.model import Job
 from p4src.constants import FLOOD_GROUP
 from p4src.names import Table
 from tests.controlplane.jobs import JobText, other_job
@@ -54,6 +55,39 @@ def test_the_whole_state_of_a_small_job() -> None:
         replicate(2, 0, 4001, 10),
         group(11, 1),
     }
+
+
+def test_a_redundant_hop_is_a_second_entry_of_the_same_flow() -> None:
+    plain = JobText().job()
+    job = Job.model_validate({**plain.model_dump(mode="json"), "redundancy": {"hops": [0, 1]}})
+    added = desired_state([job]).entities - desired_state([plain]).entities
+    assert desired_state([plain]).entities <= desired_state([job]).entities
+    replicate = [e for e in desired_state([plain]).entities if isinstance(e, TableEntry) and e.table == "replicate"]
+    twins = {
+        entry(
+            "replicate",
+            {**dict(e.match), "dscp": job.dscp.redundant},
+            "replicate_flow",
+            **{str(k): v for k, v in e.params},
+        )
+        for e in replicate
+    }
+    assert len(twins) == 3
+    assert added == twins
+
+
+def test_jobs_that_need_more_entries_than_the_table_has_are_refused() -> None:
+    big = {"hosts": 8, "ring": tuple(range(8)), "channels": 16}
+    jobs = [
+        Job.model_validate({**text.job().model_dump(mode="json"), "redundancy": {"hops": [0, 1]}})
+        for text in (
+            JobText(name=f"j{i}", id=i, first_port=1 + 10 * i, first_flow_id=128 * i, first_rid=1 + i, ports=60, **big)
+            for i in range(5)
+        )
+    ]
+    assert len(list(desired_state(jobs[:4]).entities)) > 1024
+    with pytest.raises(JobError, match="need 1280 entries, it holds 1024"):
+        desired_state(jobs)
 
 
 def test_jobs_on_one_switch_are_united() -> None:

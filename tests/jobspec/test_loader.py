@@ -12,8 +12,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from jobspec.errors import JobError, Problem
+from jobspec.fields import MAX_PORT
 from jobspec.loader import MAX_VALUES, load_job, load_jobs, parse_job
-from jobspec.model import MAX_PORT, Job
+from jobspec.model import Job
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"
 TEXT = EXAMPLE.read_text()
@@ -143,7 +144,11 @@ def test_a_mistake_is_told_with_its_line_and_field(good: str, bad: str, field: s
 def test_a_missing_section_is_told_with_the_file() -> None:
     start, end = line_of("groups:"), line_of("framing:")
     problem = only("\n".join([*LINES[: start - 1], *LINES[end - 1 :]]))
-    assert (problem.field, problem.message) == ("groups", "is missing; add it")
+    assert problem.field == "groups"
+    assert problem.message == "is missing, so that nothing is replicated; add it, or queue pairs as rdma"
+    start, end = line_of("hosts:"), line_of("- {name: sh0") - 1
+    problem = only("\n".join([*LINES[: start - 1], *LINES[end - 1 :]]))
+    assert (problem.field, problem.message) == ("hosts", "is missing; add it")
 
 
 def test_all_mistakes_are_told_at_once() -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections import Counter
+from dataclasses import replace
 
 import pytest
 import torch
@@ -16,7 +18,7 @@ from jobspec.schedule import step_plan
 from nccl_emu.errors import RingError
 from nccl_emu.ring_runner import RingRunner
 from nccl_emu.tensors import bytes_of
-from tests.nccl_emu.ring_tools import Pipes, make_buckets, make_layout, make_ring, reference
+from tests.nccl_emu.ring_tools import PRIMARY, Pipes, make_buckets, make_layout, make_ring, reference
 
 
 @settings(max_examples=60, deadline=None)
@@ -61,6 +63,31 @@ def test_all_reduce_equals_the_reference_bit_for_bit(
         assert sum(runner.tagged_bytes for runner in runners) == pipes.tagged
         assert sum(runner.stream_bytes for runner in runners) == pipes.total
         assert all(runner.wanted(c) == 0 for runner in runners for c in range(channels))
+
+
+@pytest.mark.parametrize(("ring_size", "hops"), [(3, (0, 1)), (5, (0, 2)), (4, (0, 1, 2)), (2, (0,))])
+def test_frames_have_the_codepoint_of_their_hop(ring_size: int, hops: tuple[int, ...]) -> None:
+    layout = make_layout([(1000, DType.FLOAT32), (9, DType.FLOAT64)])
+    shape = {"redundant_dscp": 7, "hops": hops}
+    runners = [
+        RingRunner(replace(runner.place, **shape), layout)  # type: ignore[arg-type]
+        for runner in make_ring(ring_size, 2, layout, 512)
+    ]
+    buckets = make_buckets(ring_size, layout, random.Random(1))
+    for runner, own in zip(runners, buckets, strict=True):
+        runner.start(1, own)
+    bytes_by_dscp: Counter[int] = Counter()
+    while not all(runner.done for runner in runners):
+        for rank, runner in enumerate(runners):
+            for channel in range(2):
+                while (write := runner.next_write(channel)) is not None:
+                    header = FrameHeader.unpack(write.data)
+                    replicated = header.phase is Phase.ALL_GATHER and header.hop in hops
+                    assert write.dscp == (0 if not replicated else 7 if header.hop else PRIMARY)
+                    bytes_by_dscp[write.dscp] += len(write.data)
+                    runners[(rank + 1) % ring_size].feed(channel, write.data)
+    assert bytes_by_dscp[7] == (len(hops) - 1) * bytes_by_dscp[PRIMARY]
+    assert sum(runner.tagged_bytes for runner in runners) == len(hops) * bytes_by_dscp[PRIMARY]
 
 
 def test_bytes_of_the_next_step_are_held_until_it_starts() -> None:

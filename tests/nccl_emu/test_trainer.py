@@ -146,6 +146,8 @@ def test_a_restart_from_the_recovery_point_alone_continues_bit_for_bit(
     for old, new in zip(through.trainers, reborn.trainers, strict=True):
         assert state_bytes(old) == state_bytes(new)
         a, b = old.step_record(18, EPOCH), new.step_record(18, EPOCH)
+        assert len(b.state_objects) > 20, "a new process lists its objects with its first record"
+        b.ClearField("state_objects")
         assert a.SerializeToString(deterministic=True) == b.SerializeToString(deterministic=True)
 
 

@@ -211,7 +211,7 @@ def test_bytes_that_are_not_expected_are_counted_and_dropped() -> None:
 def test_a_flow_without_bytes_takes_none() -> None:
     job, layout = make_job(4), make_layout([(1,)])
     assembler = _assembler(job, layout)
-    silent = next(f for f in job.flows if step_length(f, layout) and not assembler.plan.flows[f.id].primary)
+    silent = next(f for f in job.flows if step_length(f, layout) and not assembler.plan.flows[f.id].expected)
     assembler.place(Replica(silent.id, 1000 + silent.id, 1, memoryview(b"x" * 68)), 0.0)
     assert assembler.discarded == {Discard.MISPLACED: 1}
     empty = _assembler(job, make_layout([(0,)]))

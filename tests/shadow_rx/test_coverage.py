@@ -25,6 +25,7 @@ def test_equals_a_set_of_integers(added: list[tuple[int, int]], start: int, end:
     assert len(coverage) == len(model)
     assert {n for n in range(45) if n in coverage} == model
     assert coverage.last() == max(model, default=None)
+    assert {n for low, high in coverage.spans() for n in range(low, high)} == model
     holes = coverage.missing(start, end)
     assert {n for low, high in holes for n in range(low, high)} == set(range(start, end)) - model
     assert all(low < high for low, high in holes)
@@ -41,6 +42,18 @@ def test_removing_the_upper_part(added: list[tuple[int, int]], start: int) -> No
     coverage.add(50, 51)
     assert coverage.last() == 50
     assert len(coverage) == len({n for n in model if n < start}) + 1
+
+
+@settings(deadline=None)
+@given(ranges, st.integers(0, 40), st.integers(0, 40))
+def test_removing_a_range(added: list[tuple[int, int]], start: int, end: int) -> None:
+    coverage, model = _build(added)
+    coverage.remove(start, end)
+    model -= set(range(start, end))
+    assert {n for n in range(45) if n in coverage} == model
+    assert len(coverage) == len(model)
+    holes = coverage.missing(0, 45)
+    assert {n for low, high in holes for n in range(low, high)} == set(range(45)) - model
 
 
 @settings(deadline=None)

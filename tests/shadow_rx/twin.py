@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -12,10 +12,11 @@ import torch
 
 from jobspec.dtypes import DType
 from jobspec.layout import Layout, ParamSpec, build_layout
-from jobspec.model import Job
+from jobspec.model import Flow, Job
 from jobspec.recovery_point import pack_tensors
 from jobspec.sidechannel import side_channel_pb2 as pb
 from jobspec.sidechannel.digest import parameter_digest
+from jobspec.state import inventory_digest, members_text
 from tests.shadow_rx.wire import Stretch, cut, primary_stretches, replica, segment
 
 TORCH = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
@@ -76,8 +77,30 @@ class Twin:
             "first_step": self.step + 1,
             "layout_json": self.layout.to_json(),
             "optimizer": pb.OptimizerDescription(name=self.optimizer_name, groups=groups),
+            "state_objects": self.inventory(),
         }
         return pb.AttachRequest(**{**fields, **changes})
+
+    def inventory(self) -> list[pb.StateObjectInfo]:
+        """Return everything that a checkpoint of a rank would hold, in the order of the names."""
+        tensors = {f"model.{name}": param.detach() for name, param in self.params.items()}
+        for name, param in self.params.items():
+            for key, value in self.optimizer.state.get(param, {}).items():
+                if torch.is_tensor(value):
+                    tensors[f"optimizer.{name}.{key}"] = value
+        found = [
+            pb.StateObjectInfo(name=name, kind="tensor", shape=t.shape, dtype=str(t.dtype).removeprefix("torch."))
+            for name, t in tensors.items()
+        ]
+        for index, (names, group) in enumerate(zip(self.group_names, self.optimizer.param_groups, strict=True)):
+            members = members_text(self.optimizer_name, names)
+            found.append(pb.StateObjectInfo(name=f"param_groups.{index}.params", kind="params", dtype=members))
+            for key in group:
+                if key != "params":
+                    found.append(pb.StateObjectInfo(name=f"param_groups.{index}.{key}", kind="option"))
+        found += [pb.StateObjectInfo(name=name, kind="json") for name in ("data.epoch", "data.position")]
+        found.append(pb.StateObjectInfo(name="rng.torch", kind="raw"))
+        return sorted(found, key=lambda item: item.name)
 
     def state(self) -> dict[str, torch.Tensor]:
         tensors = {f"param/{name}": param.detach().clone() for name, param in self.params.items()}
@@ -92,7 +115,7 @@ class Twin:
 
     def records(self, epoch: int = 1, digest: bool = False) -> list[pb.StepRecord]:
         """Return all ranks' records of the last step."""
-        told = self.used_options
+        told, listed = self.used_options, self.inventory()
         return [
             pb.StepRecord(
                 group="dp0",
@@ -107,6 +130,8 @@ class Twin:
                     "rng.torch": pb.StateObject(raw=bytes([rank, self.step % 256] * 4)),
                 },
                 parameter_digest=self.digest() if digest else b"",
+                state_digest=inventory_digest(listed),
+                state_objects=listed,
             )
             for rank in range(len(self.job.groups[0].ring))
         ]
@@ -157,6 +182,17 @@ class Twin:
         return [
             segment(self.job, piece, port + piece.flow.id)
             for stretch in self.stretches(gradient, epoch, first_step)
+            for piece in cut(stretch, forever(mss))
+        ]
+
+    def frames_of(
+        self, flow: Flow, gradient: Sequence[bytes], epoch: int, first_step: int, port: int, shift: int, mss: int = 100
+    ) -> list[bytes]:
+        """Return the replicas of the last step on one flow, `shift` bytes later in its stream."""
+        stretches = primary_stretches(self.job, flow, self.layout, epoch, first_step, self.step, gradient)
+        return [
+            segment(self.job, replace(piece, position=piece.position + shift), port + flow.id)
+            for stretch in stretches
             for piece in cut(stretch, forever(mss))
         ]
 

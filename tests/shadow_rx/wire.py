@@ -20,7 +20,12 @@ SYN, FIN, RST, ACK = 0x02, 0x01, 0x04, 0x10
 
 
 def make_job(
-    ranks: int = 3, channels: int = 1, frame_payload: int = 512, digests: bool = False, shadows: int = 1
+    ranks: int = 3,
+    channels: int = 1,
+    frame_payload: int = 512,
+    digests: bool = False,
+    shadows: int = 1,
+    hops: Sequence[int] = (0,),
 ) -> Job:
     """Return a job of one group (``dp0``) whose replicas go to shadow ``sh0``."""
     hosts = [
@@ -44,13 +49,14 @@ def make_job(
             "groups": [group],
             "framing": {"payload_bytes": frame_payload},
             "digests": digests,
+            "redundancy": {"hops": list(hops)},
         }
     )
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """Consecutive primary bytes of one flow's stream."""
+    """Consecutive replicated bytes of one flow's stream."""
 
     flow: Flow
     position: int
@@ -83,9 +89,16 @@ def step_length(flow: Flow, layout: Layout) -> int:
 
 
 def primary_stretches(
-    job: Job, flow: Flow, layout: Layout, epoch: int, first_step: int, step: int, gradient: Sequence[bytes]
+    job: Job,
+    flow: Flow,
+    layout: Layout,
+    epoch: int,
+    first_step: int,
+    step: int,
+    gradient: Sequence[bytes],
+    hops: Sequence[int] = (0,),
 ) -> list[Stretch]:
-    """Return what the flow carries of `gradient` (one bytes a bucket) in hop 0 of the all-gather of `step`."""
+    """Return what the flow carries of `gradient` (one bytes a bucket) in `hops` of the all-gather of `step`."""
     position = (step - first_step) * step_length(flow, layout)
     found: list[Stretch] = []
     for bucket, phase, hop, chunk, low, high in _frames(flow, layout):
@@ -96,7 +109,7 @@ def primary_stretches(
             dtype, low, len(payload), crc32c(payload),
         )  # fmt: skip
         frame = header.pack() + payload
-        if phase is Phase.ALL_GATHER and hop == 0:
+        if phase is Phase.ALL_GATHER and hop in hops:
             if found and found[-1].position + len(found[-1].data) == position:
                 found[-1] = Stretch(flow, found[-1].position, found[-1].data + frame)
             else:

@@ -44,13 +44,15 @@ def number(address: str) -> int:
     return int.from_bytes(socket.inet_pton(family, address), "big")
 
 
-def flow_entry(dport: int, group: int, *, flow_id: int | None = None, source: Host = A, target: Host = B) -> TableEntry:
+def flow_entry(
+    dport: int, group: int, *, flow_id: int | None = None, source: Host = A, target: Host = B, dscp: int = PRIMARY
+) -> TableEntry:
     """Return an entry that binds a connection to a flow."""
     match = {
         MatchField.SRC_ADDR: int(source.ip),
         MatchField.DST_ADDR: int(target.ip),
         MatchField.DST_PORT: dport,
-        MatchField.DSCP: PRIMARY,
+        MatchField.DSCP: dscp,
     }
     params = {Param.FLOW_ID: FLOW_IDS[dport] if flow_id is None else flow_id, Param.GROUP: group}
     return TableEntry.make(Table.REPLICATE, match, Action.REPLICATE_FLOW, params)

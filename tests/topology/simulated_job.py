@@ -19,11 +19,12 @@ from nccl_emu.digits import Digits
 from nccl_emu.trainer import DataParallelTrainer
 from shadow_rx.core import ShadowCore
 from shadow_rx.node import ShadowNode
+from shadow_rx.status import Event, StepLost, StepReplicated
 from softswitch.p4rt.device import Device
 from softswitch.p4rt.server import serve
+from tests.topology.flaky_channel import FlakySideChannel
 from topology.compare import first_difference
 from topology.links import Link
-from topology.local_side_channel import LocalSideChannel
 from topology.ring_simulation import LinkPlan, RingSimulation, ShadowHost
 from topology.roles import place_of
 from topology.simulation import Simulation, Tap
@@ -77,6 +78,7 @@ class World:
     links: LinkPlan = field(default_factory=LinkPlan)
     tap: Tap | None = None
     make_switch: Callable[[Job], SimulatedSwitch] = InstalledSwitch
+    resync: bool = True
 
     def __post_init__(self) -> None:
         torch.set_num_threads(1)
@@ -84,20 +86,39 @@ class World:
         self.switch = self.make_switch(self.job)
         self.simulation = Simulation({self.job.switch.name: self.switch.forward}, self.tap)
         spec = self.job.shadow(self.group.shadows[0])
-        self.shadow = ShadowNode(ShadowCore(self.job, spec.name), lambda: self.simulation.now)
         self.shadow_place = place_of(self.job, spec)
-        self.simulation.attach(
-            self.shadow_place,
-            ShadowHost(self.shadow),
-            Link(LinkPlan().uplink, random.Random(0)),
-            Link(self.links.replica, random.Random(f"replica/{self.seed}")),
+        self.replica_link = Link(self.links.replica, random.Random(f"replica/{self.seed}"))
+        self.points: dict[int, StepReplicated] = {}
+        self.losses: list[StepLost] = []
+        self.start_shadow()
+        self.side_channel = FlakySideChannel(self.shadow, random.Random(f"side channel/{self.seed}"))
+        self.ring = RingSimulation(
+            self.job, self.group, self.simulation, [self.side_channel], self.seed, self.links, resync=self.resync
         )
-        self.side_channel = LocalSideChannel(self.shadow)
-        self.ring = RingSimulation(self.job, self.group, self.simulation, self.side_channel, self.seed, self.links)
         self.digits = Digits.load()
         self.states: dict[int, dict[str, torch.Tensor]] = {}
         self.published: dict[int, str | None] = {}
         self.ranks_differ: str | None = None
+
+    def start_shadow(self) -> None:
+        """Put a new shadow node in the place of the one that was there; the points of that one are on storage."""
+        core = ShadowCore(self.job, self.group.shadows[0])
+        points = [(point.report.epoch, step) for step, point in self.points.items()]
+        core.resume(self.group.name, points, [(loss.epoch, loss.gap) for loss in self.losses])
+        self.shadow = ShadowNode(core, lambda: self.simulation.now, observe=self._observe)
+        there = Link(LinkPlan().uplink, random.Random(0))
+        self.simulation.attach(self.shadow_place, ShadowHost(self.shadow), there, self.replica_link)
+
+    def restart_shadow(self) -> None:
+        """Kill the shadow node, and start it again."""
+        self.start_shadow()
+        self.side_channel.node = self.shadow
+
+    def _observe(self, event: Event) -> None:
+        if isinstance(event, StepReplicated):
+            self.points[event.report.step] = event
+        elif isinstance(event, StepLost):
+            self.losses.append(event)
 
     def fresh_trainers(self) -> list[DataParallelTrainer]:
         return [
@@ -120,12 +141,17 @@ class World:
         self.check_published()
 
     def check_published(self) -> None:
-        """Compare the newest recovery point with the trainer's state of its step, bit for bit."""
-        newest = self.status().replica_step
-        if newest and newest in self.states:
-            point = self.side_channel.recovery_point(self.group.name, newest)
-            assert point.manifest.step == newest
-            self.published[newest] = first_difference(self.states[newest], point.tensors)
+        """Compare the recovery points that are not compared yet with the trainer's states, bit for bit.
+
+        The newest one is read back as a trainer would.
+        """
+        for step in (self.points.keys() & self.states.keys()) - self.published.keys():
+            tensors = dict(self.points[step].snapshot.tensors)
+            if self.shadow.core.held(self.group.name, step) is not None:
+                point = self.side_channel.recovery_point(self.group.name, step)
+                assert point.manifest.step == step
+                tensors = point.tensors
+            self.published[step] = first_difference(self.states[step], tensors)
 
     def status(self) -> Status:
         return self.side_channel.status(self.group.name)

@@ -53,6 +53,7 @@ def restarted_world(seed: int) -> tuple[World, Recorder, list[DataParallelTraine
     world.ring.crash(silent=True)
     world.states.clear()
     world.published.clear()
+    world.points.clear()
     ranks = range(len(world.group.ring))
     others = [DataParallelTrainer(job, world.group, rank, seed + 1000, world.digits) for rank in ranks]
     recorded = Recorder(recorder.shadow, recorder.dscp)

@@ -13,7 +13,6 @@ from controlplane.target import Target
 from jobspec.checks import problems_of
 from jobspec.model import Job
 from nccl_emu.digits import Digits
-from nccl_emu.fan_out import FanOutSideChannel
 from nccl_emu.trainer import DataParallelTrainer
 from shadow_rx.core import ShadowCore
 from shadow_rx.node import ShadowNode
@@ -93,7 +92,7 @@ class WideWorld:
             self.shadows[spec.name] = LocalSideChannel(node)
         self.rings = [
             RingSimulation(
-                job, group, self.simulation, FanOutSideChannel([self.shadows[n] for n in group.shadows]), seed
+                job, group, self.simulation, [self.shadows[n] for n in group.shadows], seed
             )
             for group in job.groups
         ]

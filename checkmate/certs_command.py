@@ -1,0 +1,63 @@
+"""`checkmate certs`: certificates for trying mutual TLS out."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jobspec.errors import JobError
+from jobspec.loader import load_jobs
+from jobspec.tls import TlsError
+from topology.certificates import CertificateSet, make_certificates
+
+FAILED = 2
+"""Exit code when nothing was made."""
+
+
+def certs(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write, for its owner alone.")],
+    job: Annotated[
+        list[Path] | None,
+        typer.Option("--job", metavar="FILE", help="Job whose switches, shadow nodes and hosts get some (repeatable)."),
+    ] = None,
+    days: Annotated[int, typer.Option(min=1, max=3650, help="How long they are valid.")] = 30,
+    host: Annotated[
+        list[str] | None,
+        typer.Option("--host", metavar="NAME", help="Name or address that servers are reached at, besides localhost."),
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace what an earlier run has made there.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
+) -> None:
+    """Make certificates FOR TESTS: two authorities, and a certificate and key for every party of the jobs.
+
+    The authorities' private keys are not kept, so that no further certificate can be made: make all of them at once.
+    Nothing is ever revoked. In production use your own authority; what it has to put into a certificate is in
+    docs/security.md.
+
+    Exit code: 0 made; 2 there are some already, a job file is wrong, or the folder cannot be written.
+
+    Examples:
+
+        checkmate certs certs --job examples/digits.yaml
+
+        checkmate certs certs --job a.yaml --job b.yaml --host shadow-1.example.org --days 7
+    """
+    try:
+        jobs = [loaded.job for loaded in load_jobs(job)] if job else []
+        made = make_certificates(folder, jobs, datetime.now(UTC), days, host or (), force=force)
+    except (JobError, TlsError, OSError, ValueError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(FAILED) from None
+    files = CertificateSet(folder)
+    if as_json:
+        rows = [{"identity": identity.uri, **files.options(identity).to_json()} for identity in made]
+        print(json.dumps({"for_tests_only": True, "days": days, "certificates": rows}, indent=2))
+        return
+    for identity in made:
+        print(f"{identity}: {files.path(identity)}")
+    print(f"{len(made)} certificates, valid for {days} days. They are for tests: use your own authority in production.")

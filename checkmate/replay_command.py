@@ -1,0 +1,249 @@
+"""`checkmate replay`: captured packets to gradients, offline; or back onto the wire."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+from checkmate.replay_tables import show_rdma, show_replay
+from checkmate.send_command import (
+    LoopOption,
+    MbpsOption,
+    RateOption,
+    RewriteIpOption,
+    RewriteMacOption,
+    SendOption,
+    SpeedOption,
+    run_send,
+    send_options_without_send,
+)
+from jobspec.errors import JobError
+from jobspec.loader import load_job
+from replay.errors import ReplayError
+from replay.find import Kind, job_beside, kind_of, records_beside
+from replay.rdma import replay_rdma, write_tensors
+from replay.run import Progress as ToldProgress
+from replay.run import ReplayOptions, replay
+
+INCOMPLETE = 1
+"""Exit code when something is incomplete, damaged, or not equal to the run's."""
+FAILED = 2
+"""Exit code when a file or an option cannot be used at all."""
+
+_OWN = "Our own traffic"
+_ROCEV2 = "RoCEv2"
+
+
+class KindName(StrEnum):
+    """Traffic to look for."""
+
+    AUTO = "auto"
+    TCP = "tcp"
+    ROCEV2 = "rocev2"
+
+
+def replay_command(
+    captures: Annotated[
+        list[Path], typer.Argument(metavar="CAPTURE...", help="pcap or pcapng files; several ports of one run merge.")
+    ],
+    job_file: Annotated[
+        Path | None, typer.Option("--job", metavar="JOB", help="Job file; by default job.yaml beside the capture.")
+    ] = None,
+    kind: Annotated[KindName, typer.Option(help="Traffic to look for; auto takes what comes first.")] = KindName.AUTO,
+    out: Annotated[
+        Path | None, typer.Option(help="New folder for gradients (npy) and recovery points.", metavar="DIR")
+    ] = None,
+    through_switch: Annotated[
+        bool, typer.Option("--through-switch", help="Send each frame through the job's compiled P4 program first.")
+    ] = False,
+    records: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="FILE",
+            rich_help_panel=_OWN,
+            help="Side-channel log of the run (repeatable); by default side-channel*.bin beside the capture.",
+        ),
+    ] = None,
+    no_records: Annotated[
+        bool, typer.Option("--no-records", rich_help_panel=_OWN, help="Use frame headers alone.")
+    ] = False,
+    checkpoint: Annotated[
+        list[Path] | None,
+        typer.Option(
+            metavar="DIR",
+            rich_help_panel=_OWN,
+            help="Recovery point to begin from, one a group; by default the state in the log.",
+        ),
+    ] = None,
+    compare: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", rich_help_panel=_OWN, help="The run's checkpoints, to compare with."),
+    ] = None,
+    use_p2p: Annotated[
+        bool, typer.Option("--use-p2p", rich_help_panel=_ROCEV2, help="Let p2p messages supply what is not shown else.")
+    ] = False,
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TYPE", rich_help_panel=_ROCEV2, help="Element type, e.g. float32: it is not on the wire."
+        ),
+    ] = None,
+    send: SendOption = None,
+    rate: RateOption = None,
+    speed: SpeedOption = None,
+    mbps: MbpsOption = None,
+    loop: LoopOption = None,
+    rewrite_mac: RewriteMacOption = None,
+    rewrite_ip: RewriteIpOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")] = False,
+) -> None:
+    """Turn captured packets into reduced gradients and recovery points, offline and without root.
+
+    Two kinds of traffic: our own, captured at a shadow node's port or at ranks' ports, and real NCCL all-reduces over
+    RoCEv2. What is lost or damaged is reported with its exact place; nothing is ever filled with a guess.
+
+    Exit code: 0 everything is complete; 1 something is not; 2 a file or an option cannot be used.
+
+    Examples:
+
+      checkmate replay out/testbed/s1-eth9_out.pcap
+
+      checkmate replay out/testbed/s1-eth1_in.pcap out/testbed/s1-eth1_out.pcap --json
+
+      checkmate replay out/testbed/s1-eth[1-4]_in.pcap --through-switch --compare out/testbed/checkpoints
+
+      checkmate replay nccl.pcapng --use-p2p --dtype float32 --out tensors
+
+      checkmate replay out/testbed/s1-eth9_out.pcap --send eth1 --rate 1000
+    """
+    if send is not None:
+        code = run_send(
+            captures, send, rate=rate, speed=speed, mbps=mbps, loop=loop, rewrite_mac=rewrite_mac,
+            rewrite_ip=rewrite_ip, as_json=as_json,
+        )  # fmt: skip
+        raise typer.Exit(code)
+    errors = Console(stderr=True)
+    try:
+        idle = send_options_without_send(
+            rate=rate, speed=speed, mbps=mbps, loop=loop, rewrite_mac=rewrite_mac, rewrite_ip=rewrite_ip
+        )
+        if idle is not None:
+            raise ReplayError(idle, "it is about sending", "give --send IFACE too, or leave it out")
+        found = _kind(captures, kind)
+        with _bar(errors) as tell:
+            if found is Kind.ROCEV2:
+                _refuse({"--records": records, "--no-records": no_records, "--checkpoint": checkpoint,
+                         "--compare": compare}, "RoCEv2")  # fmt: skip
+                complete = _rdma(captures, job_file, out, use_p2p, dtype, through_switch, tell, as_json=as_json)
+            else:
+                _refuse({"--use-p2p": use_p2p, "--dtype": dtype}, "our own TCP traffic")
+                options = _options(captures, job_file, out, through_switch, records, no_records, checkpoint, compare)
+                complete = _tcp(captures, options, tell, as_json=as_json)
+    except (JobError, ReplayError) as error:
+        errors.print(f"error: {error}", highlight=False, markup=False, soft_wrap=True)
+        raise typer.Exit(FAILED) from None
+    raise typer.Exit(0 if complete else INCOMPLETE)
+
+
+def _kind(captures: list[Path], wanted: KindName) -> Kind:
+    if wanted is not KindName.AUTO:
+        return Kind(wanted.value)
+    for path in captures:
+        found = kind_of(path)
+        if found is not None:
+            return found
+    return Kind.TCP  # which then says what is there instead
+
+
+def _refuse(given: dict[str, Any], what: str) -> None:
+    for name, value in given.items():
+        if value:
+            raise ReplayError(name, f"it does not apply to {what}", "leave it out, or say --kind")
+
+
+def _options(
+    captures: list[Path],
+    job_file: Path | None,
+    out: Path | None,
+    through_switch: bool,
+    records: list[Path] | None,
+    no_records: bool,
+    checkpoint: list[Path] | None,
+    compare: Path | None,
+) -> ReplayOptions:
+    job_file = job_file or job_beside(captures)
+    job = load_job(job_file) if job_file is not None else None
+    logs: tuple[Path, ...] = ()
+    if records and no_records:
+        raise ReplayError("--records and --no-records", "they contradict each other", "give one of them")
+    if not no_records:
+        logs = tuple(records) if records else records_beside(captures) if job is not None else ()
+    if through_switch and job is None:
+        raise ReplayError("--through-switch", "the switch's tables follow from the job", "give the job file (--job)")
+    return ReplayOptions(job, logs, tuple(checkpoint or ()), out, compare, through_switch=through_switch)
+
+
+def _tcp(captures: list[Path], options: ReplayOptions, tell: ToldProgress, *, as_json: bool) -> bool:
+    torch.set_num_threads(1)  # as ranks and shadow nodes do
+    report = replay(captures, options, tell)
+    if as_json:
+        print(json.dumps(report.to_json(), indent=2))
+    else:
+        show_replay(report, Console())
+    return report.complete
+
+
+def _rdma(
+    captures: list[Path],
+    job_file: Path | None,
+    out: Path | None,
+    use_p2p: bool,
+    dtype: str | None,
+    through_switch: bool,
+    tell: ToldProgress,
+    *,
+    as_json: bool,
+) -> bool:
+    if len(captures) != 1:
+        raise ReplayError("CAPTURE", "RoCEv2 captures are decoded one at a time", "merge them: mergecap -w NEW FILE...")
+    job = None
+    if through_switch:
+        if job_file is None:
+            problem = "the switch's tables follow from the job"
+            raise ReplayError("--through-switch", problem, "give the job file (--job)")
+        job = load_job(job_file)
+    report = replay_rdma(captures[0], use_p2p=use_p2p, dtype=dtype, job=job, progress=tell)
+    if out is not None:
+        write_tensors(out, report)
+    if as_json:
+        print(json.dumps(report.decoded.to_json(), indent=2))
+        if report.problem is not None:
+            Console(stderr=True).print(f"error: {report.problem}", highlight=False, markup=False, soft_wrap=True)
+    else:
+        show_rdma(report, Console())
+    return report.complete
+
+
+@contextmanager
+def _bar(console: Console) -> Iterator[ToldProgress]:
+    """Show how many bytes were read, where there is a terminal."""
+    text = TextColumn("{task.description:<16}")
+    columns = (text, BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        tasks: dict[str, Any] = {}
+
+        def tell(what: str, done: int, total: int | None) -> None:
+            if what not in tasks:
+                tasks[what] = bar.add_task(what, total=total)
+            bar.update(tasks[what], completed=done, total=total)
+
+        yield tell

@@ -1,0 +1,262 @@
+"""`checkmate restore`, `verify` and `store`: recovery points out of a store, and care of the store."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import Progress
+from rich.table import Table
+
+from shadow_rx.durable import api, export, maintain
+from shadow_rx.durable.crypto import Key, KeyRing, read_key_file, write_key_file
+from shadow_rx.durable.errors import StoreError
+from shadow_rx.durable.opening import read_description, storage_of
+from shadow_rx.durable.verify import StoreReport
+
+DAMAGED = 1
+"""Exit code when a store is damaged, or nothing can be recovered."""
+FAILED = 2
+"""Exit code when the command could not do its work."""
+
+app = typer.Typer(name="store", help="Keys of stores, and their removal.", no_args_is_help=True)
+
+StoreArgument = Annotated[str, typer.Argument(metavar="STORE", help="Directory, or a URL that fsspec knows.")]
+KeyFile = Annotated[
+    Path | None,
+    typer.Option(help="File with the keys of an encrypted store; by default those of $CHECKMATE_STORE_KEY."),
+]
+OpenPermissions = Annotated[
+    bool, typer.Option("--allow-open-permissions", help="Read a directory that others than its owner can read, too.")
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
+
+
+class Format(StrEnum):
+    """Forms of a restored recovery point."""
+
+    TORCH = "torch"
+    SAFETENSORS = "safetensors"
+    DCP = "dcp"
+    POINT = "point"
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    """Turn errors into a message and an exit code."""
+    try:
+        yield
+    except (StoreError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(FAILED) from None
+
+
+@contextmanager
+def _progress(title: str) -> Iterator[maintain.Progress]:
+    with Progress(console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(title, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)
+
+
+def _form(target: Path, wanted: Format | None) -> Format:
+    if wanted is not None:
+        return wanted
+    match target.suffix:
+        case ".pt" | ".pth":
+            return Format.TORCH
+        case ".safetensors":
+            return Format.SAFETENSORS
+    raise typer.BadParameter(
+        f"{target} ends neither in .pt nor in .safetensors; say --format (dcp and point make a directory)",
+        param_hint="--to",
+    )
+
+
+def _step(text: str) -> int | None:
+    if text == "latest":
+        return None
+    if not text.isdecimal():
+        raise typer.BadParameter(f"{text!r}, expected a number or latest", param_hint="--step")
+    return int(text)
+
+
+def restore(
+    store: StoreArgument,
+    to: Annotated[Path, typer.Option(help="File to write (.pt, .safetensors), or directory (--format dcp, point).")],
+    step: Annotated[str, typer.Option(metavar="N|latest", help="Step to restore.")] = "latest",
+    group: Annotated[str | None, typer.Option(help="DP group, where the store holds several.")] = None,
+    form: Annotated[Format | None, typer.Option("--format", help="By default what the name of the file says.")] = None,
+    rank: Annotated[int, typer.Option(min=0, help="Rank whose buffers, schedule and RNG states are taken.")] = 0,
+    model_only: Annotated[
+        bool, typer.Option("--model-only", help="With safetensors: what model.load_state_dict takes, nothing else.")
+    ] = False,
+    key_file: KeyFile = None,
+    allow_open_permissions: OpenPermissions = False,
+    as_json: AsJson = False,
+) -> None:
+    """Restore a recovery point as a checkpoint that a training job loads.
+
+    The state is replayed from the newest base before the step, and equals the trainer's bit for bit, or nothing is
+    written. A .pt file loads with torch.load(FILE, weights_only=True) and ordinary load_state_dict calls; a dcp
+    directory loads into a job with any number of ranks.
+
+    Exit code: 0 written; 2 the step is not there or cannot be recovered, with the reason.
+
+    Examples:
+
+      checkmate restore out/testbed/checkpoints --to resume.pt
+
+      checkmate restore s3://bucket/run7 --step 1200 --to resume.safetensors --key-file store.key
+
+      checkmate restore out/testbed/checkpoints --step 8 --format dcp --to resume
+    """
+    chosen, number = _form(to, form), _step(step)
+    if model_only and chosen is not Format.SAFETENSORS:
+        raise typer.BadParameter("goes with safetensors only", param_hint="--model-only")
+    with _told():
+        point = api.restore(store, "latest" if number is None else number, group, key_file, allow_open_permissions)
+        match chosen:
+            case Format.TORCH:
+                export.write_torch(point, to, rank)
+            case Format.SAFETENSORS:
+                export.write_safetensors(point, to, rank, model_only)
+            case Format.DCP:
+                export.write_dcp(point, to, rank)
+            case Format.POINT:
+                export.write_point(point, to)
+    found = point.manifest
+    if as_json:
+        told = {"job": found.job, "group": found.group, "epoch": found.epoch, "step": found.step, "to": str(to),
+                "format": chosen.value}  # fmt: skip
+        print(json.dumps(told))
+    else:
+        print(f"wrote step {found.step} of group {found.group} (job {found.job}, epoch {found.epoch}) to {to}")
+
+
+def verify(
+    store: StoreArgument,
+    key_file: KeyFile = None,
+    allow_open_permissions: OpenPermissions = False,
+    as_json: AsJson = False,
+) -> None:
+    """Check everything in a store, and print what can be recovered.
+
+    Every checksum is compared, every gradient is replayed and the parameters' digest compared after each step, and
+    every base is compared with the replay that leads to it.
+
+    Exit code: 0 all sound; 1 something is damaged, named; 2 the store cannot be opened.
+
+    Example: checkmate verify out/testbed/checkpoints
+    """
+    with _told(), _progress("verify") as progress:
+        report = api.recoverable(store, key_file, allow_open_permissions, progress)
+    if as_json:
+        print(json.dumps({**asdict(report), "sound": report.sound}, indent=1))
+    else:
+        _print_report(report)
+    if not report.sound:
+        raise typer.Exit(DAMAGED)
+
+
+def _print_report(report: StoreReport) -> None:
+    console = Console()
+    key = f"encrypted with key {report.key_id}" if report.key_id else "not encrypted"
+    console.print(f"{report.store}: {report.objects} objects, {report.nbytes} bytes, {key}", highlight=False)
+    table = Table("group", "epoch", "recoverable steps", "newest", "not recoverable")
+    for epoch in report.epochs:
+        ranges = ", ".join(f"{first} to {last}" if last > first else str(first) for first, last in epoch.recoverable)
+        newest = str(epoch.recoverable[-1][1]) if epoch.recoverable else "-"
+        bad = ", ".join(str(step) for step, _ in epoch.unrecoverable[:10]) or "-"
+        name = f"{epoch.epoch} (superseded)" if epoch.superseded else str(epoch.epoch)
+        table.add_row(epoch.group, name, ranges or "none", newest, bad)
+    console.print(table)
+    for epoch in report.epochs:
+        for damage in epoch.damage:
+            console.print(f"damaged: {damage.name}: {damage.reason}", highlight=False, soft_wrap=True)
+        for step, reason in epoch.unrecoverable[:10]:
+            console.print(f"{epoch.folder}: step {step}: {reason}", highlight=False, soft_wrap=True)
+    print("everything is sound" if report.sound else "the store is damaged")
+
+
+@app.command("create-key")
+def create_key(
+    key_file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write.")], as_json: AsJson = False
+) -> None:
+    """Make a key for an encrypted store, in a file for its owner alone. Without the key the store is worth nothing.
+
+    Example: checkmate store create-key store.key
+    """
+    with _told():
+        if key_file.exists():
+            raise FileExistsError(f"{key_file} exists already; a key that is overwritten is lost")
+        key_file.parent.mkdir(parents=True, exist_ok=True)
+        key = Key.new()
+        write_key_file(key_file, KeyRing((key,), str(key_file)))
+    print(json.dumps({"key_id": key.id, "file": str(key_file)}) if as_json else f"wrote key {key.id} to {key_file}")
+
+
+@app.command("rotate-key")
+def rotate_key(
+    store: StoreArgument,
+    key_file: Annotated[Path, typer.Option(help="File with the keys; it will hold the new one alone.")],
+    allow_open_permissions: OpenPermissions = False,
+    as_json: AsJson = False,
+) -> None:
+    """Encrypt all of a store with a new key; a store that is not encrypted becomes so.
+
+    No shadow node may be writing meanwhile. An interrupted run is finished by running it again. To use a new key for
+    new objects only, put it before the old one in the key file.
+
+    Example: checkmate store rotate-key out/testbed/checkpoints --key-file store.key
+    """
+    with _told(), _progress("encrypt") as progress:
+        storage = storage_of(store, allow_open=allow_open_permissions)
+        ring = None if read_description(storage).key_id is None and not key_file.exists() else read_key_file(key_file)
+        key = maintain.rotate_key(storage, ring, key_file, progress)
+    print(
+        json.dumps({"key_id": key.id})
+        if as_json
+        else f"{store} is encrypted with key {key.id}, now alone in {key_file}"
+    )
+
+
+@app.command()
+def purge(
+    store: StoreArgument,
+    keys: Annotated[bool, typer.Option("--keys", help="Remove the key file too.")] = False,
+    key_file: KeyFile = None,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    allow_open_permissions: OpenPermissions = False,
+    as_json: AsJson = False,
+) -> None:
+    """Remove a store with all of its recovery points, and with --keys its key file.
+
+    Flash drives and object stores with versions may keep what was removed; destroying the only copy of the key is what
+    makes an encrypted store unreadable everywhere.
+
+    Example: checkmate store purge out/testbed/checkpoints --yes
+    """
+    if keys and key_file is None:
+        raise typer.BadParameter(
+            "needs --key-file: keys in the environment are not ours to remove", param_hint="--keys"
+        )
+    with _told():
+        storage = storage_of(store, allow_open=allow_open_permissions)
+        read_description(storage)
+        sizes = storage.sizes()
+        what = f"{len(sizes)} objects ({sum(sizes.values())} bytes) of {store}" + (f", and {key_file}" if keys else "")
+        if not yes and not typer.confirm(f"Remove {what}? They cannot be brought back.", err=True):
+            raise typer.Exit(FAILED)
+        with _progress("purge") as progress:
+            removed = maintain.purge(storage, progress)
+        if keys and key_file is not None:
+            key_file.unlink(missing_ok=True)
+    print(json.dumps({"removed": removed, "keys": keys}) if as_json else f"removed {what}")

@@ -1,0 +1,42 @@
+"""The section ``store`` of a job: how often recovery points become durable, and how long they are kept."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from pydantic import Field
+
+from jobspec.fields import Strict
+
+
+class Fsync(StrEnum):
+    """What is flushed to storage before it counts as durable."""
+
+    ALWAYS = "always"
+    """Everything: a durable step survives a power cut."""
+    BASE = "base"
+    """Bases only: a durable step survives the end of the process, a power cut may cost those after the base."""
+    NEVER = "never"
+    """Nothing: a durable step survives the end of the process. Checksums tell what a power cut has damaged."""
+
+
+class Retention(Strict):
+    """What is kept; with both rules, what either of them wants. Nothing said: everything."""
+
+    steps: int | None = Field(default=None, ge=1)
+    """Newest steps of a group that stay recoverable, at least so many."""
+    bases: int | None = Field(default=None, ge=1)
+    """Newest base snapshots of a group that are kept, with the gradients since the oldest of them."""
+
+
+class StoreSpec(Strict):
+    """How recovery points are stored: base snapshots, and a log of the reduced gradients between them."""
+
+    every: int = Field(default=1, ge=1)
+    """Steps that become durable together: 1 flushes each step by itself."""
+    base_every: int = Field(default=50, ge=1)
+    """Steps from one base snapshot to the next; 1 stores each step as a whole snapshot, without gradients."""
+    fsync: Fsync = Fsync.ALWAYS
+    """What is flushed."""
+    retention: Retention = Field(default_factory=Retention)
+    """What is kept."""

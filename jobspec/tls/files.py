@@ -1,0 +1,154 @@
+"""Credentials from PEM files: read once, checked, and refused with the name of the file and what is wrong with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import serialization
+
+from jobspec.tls.errors import TlsError
+from jobspec.tls.identity import SCHEME, Identity, identity_of
+
+OTHERS = 0o077
+"""Permissions of a file for others than its owner."""
+
+
+@dataclass(frozen=True)
+class TlsFiles:
+    """The three files of a party."""
+
+    ca: Path
+    """Certificates of the authorities that the other side must be signed by, one or several (PEM)."""
+    cert: Path
+    """Own certificate, followed by intermediate ones where there are any (PEM)."""
+    key: Path
+    """Private key of the certificate (PEM, not encrypted), for its owner alone."""
+    allow_open_key: bool = False
+    """Whether others than the owner may be able to read the key, e.g. a group in a container."""
+
+
+@dataclass(frozen=True)
+class Credentials:
+    """Credentials that were sound when they were read."""
+
+    files: TlsFiles
+    """Where they are from."""
+    ca: bytes = field(repr=False)
+    """Contents of `files.ca`."""
+    cert: bytes = field(repr=False)
+    """Contents of `files.cert`."""
+    key: bytes = field(repr=False)
+    """Contents of `files.key`."""
+    identity: Identity | None
+    """Who the certificate names, None when nobody that we know."""
+    not_after: datetime
+    """When the certificate, or the first one that it depends on, expires."""
+
+
+def load(files: TlsFiles, now: datetime) -> Credentials:
+    """Read and check `files` at the time `now` (with a time zone).
+
+    Raises:
+        TlsError: one cannot be used; says which, why, and how to mend it.
+    """
+    ca = read_authorities(files.ca, now)
+    cert, key = read_pair(files.cert, files.key, now)
+    if not files.allow_open_key:
+        check_owner(files.key)
+    chain = x509.load_pem_x509_certificates(cert)
+    return Credentials(
+        files, ca, cert, key, _identity(chain[0]), min(certificate.not_valid_after_utc for certificate in chain)
+    )
+
+
+def read_authorities(path: Path, now: datetime) -> bytes:
+    """Return the contents of a file with certificates of authorities; those that have expired are of no use.
+
+    Raises:
+        TlsError: it cannot be read, or none of them is valid.
+    """
+    data, found = _certificates(path)
+    if not any(_invalid(certificate, now) is None for certificate in found):
+        raise TlsError(path, f"no certificate of an authority is valid: the first one {_invalid(found[0], now)}")
+    return data
+
+
+def read_pair(cert: Path, key: Path, now: datetime) -> tuple[bytes, bytes]:
+    """Return the contents of a certificate file and of the file with its private key.
+
+    Raises:
+        TlsError: one cannot be read, the certificate is not valid at `now`, or the key is another one's.
+    """
+    data, chain = _certificates(cert)
+    for certificate in chain:
+        complaint = _invalid(certificate, now)
+        if complaint is not None:
+            raise TlsError(cert, f"the certificate of {certificate.subject.rfc4514_string()} {complaint}; renew it")
+    secret = _read(key)
+    try:
+        private = serialization.load_pem_private_key(secret, None)
+    except TypeError:
+        raise TlsError(key, "the private key is encrypted with a password; expected one without") from None
+    except (ValueError, UnsupportedAlgorithm):
+        raise TlsError(key, "holds no private key in PEM form") from None
+    form = (serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
+    if private.public_key().public_bytes(*form) != chain[0].public_key().public_bytes(*form):
+        raise TlsError(key, f"is not the key of the certificate in {cert}; expected the one that was made with it")
+    return data, secret
+
+
+def check_owner(key: Path) -> None:
+    """Check that none but its owner can read or write a private key.
+
+    Raises:
+        TlsError: others can.
+    """
+    try:
+        mode = key.stat().st_mode & 0o777
+    except OSError as error:
+        raise TlsError(key, f"cannot be read: {error.strerror}") from error
+    if mode & OTHERS:
+        raise TlsError(
+            key, f"the private key is open to others than its owner (mode {mode:04o}); run chmod 600 on it, or say "
+            "--tls-allow-open-key where this is meant"
+        )  # fmt: skip
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise TlsError(path, f"cannot be read: {error.strerror}") from error
+
+
+def _certificates(path: Path) -> tuple[bytes, Sequence[x509.Certificate]]:
+    data = _read(path)
+    try:
+        found = x509.load_pem_x509_certificates(data)
+    except ValueError:
+        found = []
+    if not found:
+        raise TlsError(path, "holds no certificate in PEM form")
+    return data, found
+
+
+def _invalid(certificate: x509.Certificate, now: datetime) -> str | None:
+    if now > certificate.not_valid_after_utc:
+        return f"has expired on {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
+    if now < certificate.not_valid_before_utc:
+        return f"is not valid before {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC; is the clock right?"
+    return None
+
+
+def _identity(certificate: x509.Certificate) -> Identity | None:
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except (x509.ExtensionNotFound, ValueError):
+        return None
+    uris = names.get_values_for_type(x509.UniformResourceIdentifier)
+    return identity_of(uri for uri in uris if uri.startswith(SCHEME))

@@ -1,0 +1,141 @@
+"""The access log: one JSON line for every RPC of a shadow node, and for every use of a store by a command.
+
+A line has ``time``, ``who`` (identity of the certificate, or ``user NAME@HOST`` of a command), ``peer`` (address, for
+RPCs), ``what``, ``on`` (shadow node or store), ``group``, ``step``, ``result`` (``OK``, or a gRPC code), ``detail``
+(why it was refused), ``bytes_in``, ``bytes_out`` and ``seconds``. Neither values of a state nor keys are in it.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import os
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+VARIABLE = "CHECKMATE_ACCESS_LOG"
+"""Environment variable with the file that commands log to, where none is named."""
+_LONGEST = 200
+"""Characters of a text that a client chose; a log must not grow by what is refused."""
+
+
+@dataclass
+class Access:
+    """One use; filled in as it goes on."""
+
+    who: str
+    """Who."""
+    what: str
+    """RPC or command."""
+    on: str
+    """Shadow node or store."""
+    peer: str | None = None
+    """Address of the client."""
+    group: str | None = None
+    """DP group."""
+    step: int | None = None
+    """Step that it is about."""
+    result: str = "OK"
+    """``OK`` or what went wrong, in a word."""
+    detail: str | None = None
+    """Why it was refused."""
+    bytes_in: int = 0
+    """Size of what the client sent."""
+    bytes_out: int = 0
+    """Size of what it got."""
+
+
+class AccessLog:
+    """Appends to a file that its owner alone can read; may be used from several threads and processes."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+        """Open `path`; its folder is made where it is missing.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self.path = path
+        """The file."""
+        self.lost = 0
+        """Lines that could not be written since the last one that could: serving goes on when a disk is full."""
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._descriptor: int | None = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+
+    def write(self, access: Access, seconds: float) -> None:
+        """Append `access`, which took so many `seconds`; a failure to do so is counted, and told in the next line."""
+        fields = {key: _short(value) for key, value in asdict(access).items() if value is not None}
+        line = {"time": datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="milliseconds"), **fields}
+        line["seconds"] = round(seconds, 6)
+        with self._lock:
+            if self._descriptor is None:
+                return
+            if self.lost:
+                line["lost_before"] = self.lost
+            data = (json.dumps(line) + "\n").encode()
+            try:
+                # One call for a line: several processes may append to the file.
+                written = os.write(self._descriptor, data)
+                if written < len(data):
+                    os.write(self._descriptor, b"\n")
+                    raise OSError("short write")
+            except OSError:
+                self.lost += 1
+            else:
+                self.lost = 0
+
+    def close(self) -> None:
+        """Close the file."""
+        with self._lock:
+            if self._descriptor is not None:
+                os.close(self._descriptor)
+                self._descriptor = None
+
+
+def _short(value: object) -> object:
+    if isinstance(value, str) and len(value) > _LONGEST:
+        return f"{value[:_LONGEST]}..."
+    return value
+
+
+@contextmanager
+def logged_use(path: Path | None, what: str, on: str, group: str | None = None) -> Iterator[Access]:
+    """Log the use of a store by a command to `path`, else to the file of the environment, else nowhere.
+
+    What the command learns (step, bytes) it adds to the `Access`. An exception is logged with its type, and goes on.
+
+    Raises:
+        OSError: the log cannot be written: then nothing is used.
+    """
+    named = os.environ.get(VARIABLE)
+    path = path if path is not None or not named else Path(named)
+    access = Access(f"user {_user()}@{socket.gethostname()}", what, on, group=group)
+    if path is None:
+        yield access
+        return
+    log = AccessLog(path)
+    begun = time.monotonic()
+    try:
+        yield access
+    except BaseException as error:
+        if access.result == "OK":
+            access.result = type(error).__name__
+            access.detail = str(error) or None
+        raise
+    finally:
+        log.write(access, time.monotonic() - begun)
+        log.close()
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):  # a number without a name, as in containers
+        return str(os.getuid())

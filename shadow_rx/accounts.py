@@ -1,0 +1,84 @@
+"""Whether every object of the trainer's state is accounted for, step by step: what a group's replica asks. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+
+from jobspec.layout import Layout
+from jobspec.sidechannel import side_channel_pb2 as pb
+from jobspec.state import SHARED_PREFIX, StateManifest
+from shadow_rx.declared import StateCheck, check_constants, split_constants, tensor_digest
+from shadow_rx.description import OptimizerPlan
+from shadow_rx.inventory import Inventory, parse_inventory
+from shadow_rx.rank_step import RankStep
+from shadow_rx.records import RecordBook
+from shadow_rx.status import Gap
+
+
+class StateAccounts:
+    """The declarations of a job, the objects that its trainer lists, and the constants that were captured.
+
+    Memory: the constants, once, beside what `StateCheck` keeps.
+    """
+
+    def __init__(self, manifest: StateManifest) -> None:
+        """Account for state that is declared by `manifest`."""
+        self._check = StateCheck(manifest)
+        self._attached = Inventory({}, b"")
+        self.constants: dict[str, torch.Tensor] = {}
+        """Objects that are the same for the whole run: ``state/<object>``."""
+
+    def listed(self, message: pb.AttachRequest) -> Inventory:
+        """Return what a trainer lists that attaches; nothing changes yet.
+
+        Raises:
+            ShadowError: the list is not usable.
+        """
+        return parse_inventory(message.state_objects, "state_objects")
+
+    def holds(self, listed: Inventory) -> bool:
+        """Tell whether all constants of `listed` are here with the announced values."""
+        needed = self._check.constants(listed)
+        return needed.keys() == self.constants.keys() and all(
+            tensor_digest(self.constants[name]) == info.digest for name, info in needed.items()
+        )
+
+    def begin(self, listed: Inventory) -> None:
+        """Let the constants of `listed` be those that uploads have to bring."""
+        self._attached = listed
+
+    def undeclared(self, layout: Layout) -> str | None:
+        """Return what is wrong with the objects that the trainer listed when it attached, None where nothing is."""
+        return self._check.undeclared(self._attached, layout)
+
+    def split(
+        self, state: Mapping[str, torch.Tensor], layout: Layout
+    ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
+        """Return the replayed tensors and the constants of an uploaded state; nothing changes yet.
+
+        Args:
+            state: the uploaded tensors.
+            layout: layout of the state's step: a constant that is trained by now is one no longer.
+
+        Raises:
+            ShadowError: the constants are not those that the trainer listed.
+        """
+        replayed, constants = split_constants(state)
+        trained = {f"{SHARED_PREFIX}model.{slot.param.name}" for slot in layout.slots}
+        needed = self._check.constants(self._attached)
+        check_constants({name: info for name, info in needed.items() if name not in trained}, constants)
+        return replayed, constants
+
+    def before(self, step: int, book: RecordBook, records: Sequence[RankStep], plan: OptimizerPlan) -> Gap | None:
+        """Return why `step` must not be applied (`StateCheck.before`)."""
+        return self._check.before(step, [(record, book.inventory(record)) for record in records], plan)
+
+    def after(
+        self, step: int, book: RecordBook, records: Sequence[RankStep], layout: Layout,
+        tensors: Mapping[str, torch.Tensor],
+    ) -> Gap | None:  # fmt: skip
+        """Return why `step`, which was applied, cannot be published (`StateCheck.after`)."""
+        listed = [(record, book.inventory(record)) for record in records]
+        return self._check.after(step, listed, layout, tensors, self.constants)

@@ -1,0 +1,147 @@
+"""What stands before every RPC of a shadow node: who asks, whether it may, and a line in the access log."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, TypeAlias
+
+import grpc
+
+from jobspec.model import Job
+from jobspec.tls.identity import SCHEME, Identity, identity_of
+from shadow_rx.access_log import Access, AccessLog
+from shadow_rx.permissions import why_not
+
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
+"""What gRPC calls for a request."""
+_STEP_FIELDS = ("step", "effective_step", "first_step")
+
+
+class Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]
+    """Refuses calls that a certificate's identity may not make, and logs all."""
+
+    def __init__(self, job: Job, shadow: str, *, check: bool, log: AccessLog | None = None) -> None:
+        """Stand before the shadow node `shadow` of `job`.
+
+        Args:
+            job: the job that it serves.
+            shadow: its name, for the log.
+            check: whether clients must have an identity that may make the call; without TLS nobody has one.
+            log: takes every call.
+        """
+        self._job = job
+        self._shadow = shadow
+        self._check = check
+        self._log = log
+
+    def intercept_service(
+        self, continuation: Callable[[Any], Handler | None], handler_call_details: Any
+    ) -> Handler | None:
+        """Return the handler of a call, with the guard before it."""
+        handler = continuation(handler_call_details)
+        if handler is None:
+            return None
+        call = handler_call_details.method.rpartition("/")[2]
+        coders = {
+            "request_deserializer": handler.request_deserializer,
+            "response_serializer": handler.response_serializer,
+        }
+        if handler.stream_unary:
+            inner = handler.stream_unary
+            return grpc.stream_unary_rpc_method_handler(
+                lambda requests, context: self._answer(call, context, requests, inner, streamed=True), **coders
+            )
+        if handler.unary_stream:
+            inner = handler.unary_stream
+            return grpc.unary_stream_rpc_method_handler(
+                lambda request, context: self._stream(call, context, request, inner), **coders
+            )
+        assert handler.unary_unary is not None  # the service has no call that streams both ways
+        inner = handler.unary_unary
+        return grpc.unary_unary_rpc_method_handler(
+            lambda request, context: self._answer(call, context, request, inner, streamed=False), **coders
+        )
+
+    def _answer(
+        self, call: str, context: grpc.ServicerContext, request: Any, inner: Callable[..., Any], *, streamed: bool
+    ) -> Any:
+        with self._use(call, context) as access:
+            if streamed:
+                request = self._taken(call, context, access, request)
+            else:
+                self._take(call, context, access, request, first=True)
+            reply = inner(request, context)
+            access.bytes_out += reply.ByteSize()
+            return reply
+
+    def _stream(
+        self, call: str, context: grpc.ServicerContext, request: Any, inner: Callable[..., Any]
+    ) -> Iterator[Any]:
+        with self._use(call, context) as access:
+            self._take(call, context, access, request, first=True)
+            for reply in inner(request, context):
+                access.bytes_out += reply.ByteSize()
+                yield reply
+
+    def _taken(
+        self, call: str, context: grpc.ServicerContext, access: Access, requests: Iterator[Any]
+    ) -> Iterator[Any]:
+        first = True
+        for request in requests:
+            self._take(call, context, access, request, first=first)
+            first = False
+            yield request
+
+    def _take(self, call: str, context: grpc.ServicerContext, access: Access, request: Any, *, first: bool) -> None:
+        access.bytes_in += request.ByteSize()
+        if not first:
+            return
+        about = request.header if call == "UploadState" else request
+        access.group = about.group
+        access.step = next((getattr(about, name) for name in _STEP_FIELDS if hasattr(about, name)), None)
+        if self._check:
+            reason = why_not(self._job, _identity(context), call, request)
+            if reason is not None:
+                context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
+
+    @contextmanager
+    def _use(self, call: str, context: grpc.ServicerContext) -> Iterator[Access]:
+        begun = time.monotonic()
+        access = Access(_who(context), call, self._shadow, peer=context.peer())
+        try:
+            yield access
+        except GeneratorExit:  # the client went away
+            access.result = grpc.StatusCode.CANCELLED.name
+            raise
+        except BaseException:
+            code, details = context.code(), context.details()  # type: ignore[attr-defined]
+            access.result = code.name if code is not None else grpc.StatusCode.UNKNOWN.name
+            access.detail = details.decode(errors="replace") if isinstance(details, bytes) else details
+            raise
+        finally:
+            if self._log is not None:
+                self._log.write(access, time.monotonic() - begun)
+
+
+def _property(context: grpc.ServicerContext, name: str) -> list[str]:
+    """Return the values of a property of the client's certificate."""
+    values: Any = context.auth_context().get(name, ())
+    return [value.decode(errors="replace") for value in values]
+
+
+def _names(context: grpc.ServicerContext) -> list[str]:
+    return _property(context, "x509_subject_alternative_name")
+
+
+def _identity(context: grpc.ServicerContext) -> Identity | None:
+    return identity_of(_names(context))
+
+
+def _who(context: grpc.ServicerContext) -> str:
+    named = [name for name in _names(context) if name.startswith(SCHEME)]
+    if named:
+        return named[0]
+    subject = _property(context, "x509_common_name")
+    return f"certificate of {subject[0]}" if subject else "anonymous"

@@ -1,0 +1,48 @@
+"""A side channel whose calls get lost, whose replies get lost, and whose requests arrive twice."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from typing import TypeVar
+
+from jobspec.sidechannel.side_channel_pb2 import AttachReply, AttachRequest, RecordReply, StepRecord
+from nccl_emu.errors import SideChannelError
+from shadow_rx.node import ShadowNode
+from topology.local_side_channel import LocalSideChannel
+
+T = TypeVar("T")
+
+
+class FlakySideChannel(LocalSideChannel):
+    """As `LocalSideChannel`, with trouble while `trouble` is more than 0: the chance of each kind."""
+
+    def __init__(self, node: ShadowNode, rng: random.Random) -> None:
+        super().__init__(node)
+        self.trouble = 0.0
+        self._rng = rng
+
+    def attach(self, request: AttachRequest) -> AttachReply:
+        return self._try("Attach", lambda: super(FlakySideChannel, self).attach(request))
+
+    def upload_state(self, group: str, epoch: int, state: bytes, step: int = 0, *, final: bool = False) -> bool:
+        def upload() -> bool:
+            return super(FlakySideChannel, self).upload_state(group, epoch, state, step, final=final)
+
+        return self._try("UploadState", upload)
+
+    def open_flow(self, group: str, epoch: int, flow_id: int, source_port: int) -> None:
+        self._try("OpenFlow", lambda: super(FlakySideChannel, self).open_flow(group, epoch, flow_id, source_port))
+
+    def record_step(self, record: StepRecord) -> RecordReply:
+        return self._try("RecordStep", lambda: super(FlakySideChannel, self).record_step(record))
+
+    def _try(self, name: str, call: Callable[[], T]) -> T:
+        if self._rng.random() < self.trouble:
+            raise SideChannelError(name, "UNAVAILABLE", "the request was lost")
+        if self._rng.random() < self.trouble:
+            call()
+        reply = call()
+        if self._rng.random() < self.trouble:
+            raise SideChannelError(name, "UNAVAILABLE", "the reply was lost")
+        return reply

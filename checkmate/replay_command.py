@@ -155,6 +155,8 @@ def replay_command(
 
 
 def _kind(captures: list[Path], wanted: KindName) -> Kind:
+    if any(str(path) == "-" for path in captures):
+        raise ReplayError("CAPTURE", "captures are read twice, and standard input cannot be", "give a file")
     if wanted is not KindName.AUTO:
         return Kind(wanted.value)
     for path in captures:

@@ -24,8 +24,8 @@ def show_replay(report: ReplayReport, console: Console) -> None:
     """Print what was found in our own traffic."""
     streams = _grid("Streams", "group", "#epoch", "#rank", "#channel", "from", "to", "kind", "start")
     for stream in report.streams:
-        names = (stream.epoch, stream.rank, stream.channel)
-        numbers = ("-" if number is None else str(number) for number in names)
+        known = (stream.epoch, stream.rank, stream.channel)
+        numbers = ("-" if number is None else str(number) for number in known)
         sync = "nothing" if stream.problem is not None else "SYN" if stream.sync == "syn" else "headers"
         streams.add_row(stream.group or "-", *numbers, stream.source, stream.destination, stream.kind, sync)
     console.print(streams)

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
+from shadow_rx.access_log import VARIABLE, logged_use
 from shadow_rx.durable import api, export, maintain
 from shadow_rx.durable.crypto import Key, KeyRing, read_key_file, write_key_file
 from shadow_rx.durable.errors import StoreError
@@ -36,6 +37,10 @@ KeyFile = Annotated[
 ]
 OpenPermissions = Annotated[
     bool, typer.Option("--allow-open-permissions", help="Read a directory that others than its owner can read, too.")
+]
+AccessLogFile = Annotated[
+    Path | None,
+    typer.Option("--access-log", metavar="FILE", envvar=VARIABLE, help="Append a JSON line that says who did this."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 
@@ -100,6 +105,7 @@ def restore(
     ] = False,
     key_file: KeyFile = None,
     allow_open_permissions: OpenPermissions = False,
+    access_log: AccessLogFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Restore a recovery point as a checkpoint that a training job loads.
@@ -121,8 +127,10 @@ def restore(
     chosen, number = _form(to, form), _step(step)
     if model_only and chosen is not Format.SAFETENSORS:
         raise typer.BadParameter("goes with safetensors only", param_hint="--model-only")
-    with _told():
+    with _told(), logged_use(access_log, "restore", store, group) as use:
+        use.step = number
         point = api.restore(store, "latest" if number is None else number, group, key_file, allow_open_permissions)
+        use.group, use.step = point.manifest.group, point.manifest.step
         match chosen:
             case Format.TORCH:
                 export.write_torch(point, to, rank)
@@ -145,6 +153,7 @@ def verify(
     store: StoreArgument,
     key_file: KeyFile = None,
     allow_open_permissions: OpenPermissions = False,
+    access_log: AccessLogFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Check everything in a store, and print what can be recovered.
@@ -156,7 +165,7 @@ def verify(
 
     Example: checkmate verify out/testbed/checkpoints
     """
-    with _told(), _progress("verify") as progress:
+    with _told(), logged_use(access_log, "verify", store), _progress("verify") as progress:
         report = api.recoverable(store, key_file, allow_open_permissions, progress)
     if as_json:
         print(json.dumps({**asdict(report), "sound": report.sound}, indent=1))
@@ -208,6 +217,7 @@ def rotate_key(
     store: StoreArgument,
     key_file: Annotated[Path, typer.Option(help="File with the keys; it will hold the new one alone.")],
     allow_open_permissions: OpenPermissions = False,
+    access_log: AccessLogFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Encrypt all of a store with a new key; a store that is not encrypted becomes so.
@@ -217,7 +227,7 @@ def rotate_key(
 
     Example: checkmate store rotate-key out/testbed/checkpoints --key-file store.key
     """
-    with _told(), _progress("encrypt") as progress:
+    with _told(), logged_use(access_log, "rotate-key", store), _progress("encrypt") as progress:
         storage = storage_of(store, allow_open=allow_open_permissions)
         ring = None if read_description(storage).key_id is None and not key_file.exists() else read_key_file(key_file)
         key = maintain.rotate_key(storage, ring, key_file, progress)
@@ -235,6 +245,7 @@ def purge(
     key_file: KeyFile = None,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     allow_open_permissions: OpenPermissions = False,
+    access_log: AccessLogFile = None,
     as_json: AsJson = False,
 ) -> None:
     """Remove a store with all of its recovery points, and with --keys its key file.
@@ -248,12 +259,13 @@ def purge(
         raise typer.BadParameter(
             "needs --key-file: keys in the environment are not ours to remove", param_hint="--keys"
         )
-    with _told():
+    with _told(), logged_use(access_log, "purge", store) as use:
         storage = storage_of(store, allow_open=allow_open_permissions)
         read_description(storage)
         sizes = storage.sizes()
         what = f"{len(sizes)} objects ({sum(sizes.values())} bytes) of {store}" + (f", and {key_file}" if keys else "")
         if not yes and not typer.confirm(f"Remove {what}? They cannot be brought back.", err=True):
+            use.result = "DECLINED"
             raise typer.Exit(FAILED)
         with _progress("purge") as progress:
             removed = maintain.purge(storage, progress)

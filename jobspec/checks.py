@@ -235,6 +235,9 @@ def _collisions(a: Job, b: Job) -> Found:
     """Yield what job `b` takes that job `a` has, with paths in `b`."""
     if a.name == b.name:
         yield "name", f"two jobs are called {a.name!r}; expected names of their own"
+    elif a.name.casefold() == b.name.casefold():
+        # Servers' names in certificates are compared so.
+        yield "name", f"{b.name!r} differs from job {a.name!r} in upper and lower case only; expected more than that"
     if a.id == b.id:
         yield "id", f"job {a.name!r} has number {a.id} already"
     if _wiring(a) != _wiring(b):

@@ -221,6 +221,11 @@ class DataParallelTrainer:
             return float(self.optimizer.param_groups[0]["lr"])
         return float(json.loads(self._used_options[0])["lr"])
 
+    @property
+    def used_options(self) -> tuple[str, ...]:
+        """Hyperparameters that the last applied step used, canonical JSON for each parameter group."""
+        return tuple(self._used_options)
+
     @torch.no_grad()
     def accuracy(self) -> float:
         """Return the share of the whole data set that the model gets right, without dropout."""

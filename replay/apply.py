@@ -141,8 +141,7 @@ class Applier:
             if step == self._first:
                 self._list_objects(record)
             events += self._core.record(record)
-        if not events:
-            events += self._feed(gradient)
+        events += self._feed(gradient)
         self._conclude(events, result)
 
     def _stop(self, result: StepResult, reason: GapReason, detail: str) -> None:
@@ -185,6 +184,7 @@ class Applier:
                 self._stopped = f"the state before step {self._first} is not known: give --checkpoint"
                 return
             self._core.upload(self._group, plan.epoch, state)
+        self._core.group(self._group).take_events()  # of the epoch before, which is over
         if step > self._first:
             self._stopped = f"no byte of step {self._first} was captured"
 
@@ -247,7 +247,7 @@ class Applier:
 
     def _conclude(self, events: list[Event], result: StepResult) -> None:
         for event in events:
-            if isinstance(event, StepLost):
+            if isinstance(event, StepLost) and (event.epoch, event.gap.step) == (result.epoch, result.step):
                 self._stop(result, event.gap.reason, event.gap.detail)
                 return
             if not isinstance(event, StepReplicated):

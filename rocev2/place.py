@@ -10,12 +10,12 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from rocev2.collect import Found, Window
 from rocev2.protocols import LL
 from rocev2.psn import gaps, wrap
 from rocev2.results import MissingPsn
 from rocev2.shape import sent_chunk
 from rocev2.steps import Step, connect, offsets
+from rocev2.windows import Found, Window
 
 LINE = LL.line_data
 

@@ -153,7 +153,9 @@ def _run(arguments: argparse.Namespace) -> int:
         stack.callback(server.stop)
         metrics = None
         if arguments.metrics is not None:
-            metrics = MetricsServer(node, arguments.metrics, tls=own, any_client=arguments.tls_any_client)
+            metrics = MetricsServer(
+                node, arguments.metrics, tls=own, any_client=arguments.tls_any_client, access_log=access_log
+            )  # fmt: skip
             stack.callback(metrics.stop)
         capture.start()
         if arguments.peer:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import getpass
 import json
 import os
+import re
 import socket
 import threading
 import time
@@ -21,6 +22,8 @@ from pathlib import Path
 
 VARIABLE = "CHECKMATE_ACCESS_LOG"
 """Environment variable with the file that commands log to, where none is named."""
+_PASSWORD = re.compile(r"(?<=:)//[^/@\s]*@")
+_QUERY = re.compile(r"(?<=\S)\?\S+")
 _LONGEST = 200
 """Characters of a text that a client chose; a log must not grow by what is refused."""
 
@@ -69,11 +72,18 @@ class AccessLog:
         self._lock = threading.Lock()
         self._descriptor: int | None = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
 
-    def write(self, access: Access, seconds: float) -> None:
-        """Append `access`, which took so many `seconds`; a failure to do so is counted, and told in the next line."""
-        fields = {key: _short(value) for key, value in asdict(access).items() if value is not None}
-        line = {"time": datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="milliseconds"), **fields}
-        line["seconds"] = round(seconds, 6)
+    def write(self, access: Access, seconds: float | None = None) -> None:
+        """Append `access`, which took so many `seconds` where that is known.
+
+        A failure to write is counted, and told in the next line.
+        """
+        fields = {key: _shown(value) for key, value in asdict(access).items() if value is not None}
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(self._clock(), UTC).isoformat(timespec="milliseconds"),
+            **fields,
+        }
+        if seconds is not None:
+            line["seconds"] = round(seconds, 6)
         with self._lock:
             if self._descriptor is None:
                 return
@@ -99,10 +109,12 @@ class AccessLog:
                 self._descriptor = None
 
 
-def _short(value: object) -> object:
-    if isinstance(value, str) and len(value) > _LONGEST:
-        return f"{value[:_LONGEST]}..."
-    return value
+def _shown(value: object) -> object:
+    """Return `value` without what URLs of stores may hold: passwords and signatures; texts not too long."""
+    if not isinstance(value, str):
+        return value
+    value = _QUERY.sub("?...", _PASSWORD.sub("//...@", value))
+    return f"{value[:_LONGEST]}..." if len(value) > _LONGEST else value
 
 
 @contextmanager

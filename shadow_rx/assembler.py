@@ -328,8 +328,13 @@ class Assembler:
         slot.peer_bytes += placed
         if placed and slot.first_byte_at is None:
             slot.first_byte_at = now
+        if self._side.differing != self._differing:
+            self._differing = self._side.differing
+            self.discarded[Discard.COPIES_DIFFER] += 1
         if (placed or frame.untried) and frame.covered:
             self._verify(slot, frame, now)
+            # What was there was wrong, and these bytes made it right.
+            slot.peer_bytes += frame.overlaid
         return placed
 
     def _verify(self, slot: StepSlot, frame: Frame, now: float) -> None:

@@ -160,8 +160,8 @@ class Frame:
     header (right in every field) tells is that of the payload. Once `verified` is set no byte changes any more.
     """
 
-    __slots__ = ("_dropped", "_overflow", "_side", "_union", "_variants", "copies", "corrected", "payload", "problem",
-                 "shared", "size", "untried", "verified")  # fmt: skip
+    __slots__ = ("_dropped", "_overflow", "_side", "_union", "_variants", "copies", "corrected", "overlaid", "payload",
+                 "problem", "shared", "size", "untried", "verified")  # fmt: skip
 
     def __init__(self, copies: Sequence[FrameCopy], payload: memoryview, side: SideBuffer) -> None:
         """Collect the payload of `copies` (the primary first) in the writable view `payload`, of exactly its length.
@@ -182,6 +182,8 @@ class Frame:
         """What was wrong when the bytes were last complete, None when nothing was."""
         self.untried = False
         """Whether something besides new payload came since the bytes were last tried: a header, a variant."""
+        self.overlaid = 0
+        """Payload bytes that took the place of those that came first, because the CRC said so."""
         self.corrected = 0
         """Payload bytes of the primary that a redundant copy's took the place of, because the CRC said so."""
         self.payload = payload
@@ -203,7 +205,7 @@ class Frame:
         """Forget everything, for the next use of the memory."""
         self.verified = self.untried = False
         self.problem = None
-        self.corrected = self._dropped = 0
+        self.overlaid = self.corrected = self._dropped = 0
         self._forget()
 
     def _forget(self) -> None:
@@ -280,7 +282,7 @@ class Frame:
     @property
     def correction(self) -> int:
         """What is to be added to the sum of what was placed of a verified frame, so that it is the frame's size."""
-        return self._headless - self._dropped
+        return (self._headless if self.shared else 0) - self._dropped
 
     @property
     def _headless(self) -> int:
@@ -333,6 +335,7 @@ class Frame:
                 trial[variant.start : variant.start + len(variant.data)] = variant.data
             if crc32c(trial) in told:
                 self.payload[:] = trial
+                self.overlaid = sum(len(variant.data) for variant in choice)
                 self.corrected = sum(len(variant.data) for variant in choice if variant.copy)
                 return True
         return False

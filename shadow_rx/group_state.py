@@ -77,7 +77,7 @@ class GroupState:
         if self._epoch is not None:
             self._discarded.update(self._epoch.assembler.discarded)
             for gap in self._epoch.unfinished(self._trained):
-                self.history.lost(gap)
+                self._report_loss(self._epoch, gap)
 
     def explain(self, step: int) -> Gap | None:
         """Return why `step` is no recovery point on storage; None when it is, or was until newer came."""

@@ -6,6 +6,7 @@ counted here: every sample is a field of the status (`shadow_rx.status`), so tha
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -16,8 +17,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from jobspec.reasons import GapReason
+from jobspec.tls import Credentials
+from shadow_rx.access_log import Access, AccessLog
 from shadow_rx.errors import invalid
 from shadow_rx.histogram import Distribution
+from shadow_rx.metrics_http import metrics_http
 from shadow_rx.node import ShadowNode
 from shadow_rx.status import GroupStatus
 from shadow_rx.status_message import program_version
@@ -284,7 +288,13 @@ class MetricsServer:
     """Serves a node's metrics over HTTP, from its construction to `stop`."""
 
     def __init__(
-        self, node: ShadowNode, address: str, *, tls: Credentials | None = None, any_client: bool = False
+        self,
+        node: ShadowNode,
+        address: str,
+        *,
+        tls: Credentials | None = None,
+        any_client: bool = False,
+        access_log: AccessLog | None = None,
     ) -> None:
         """Listen on `address`: ``host:port`` (port 0: any free one).
 
@@ -293,6 +303,7 @@ class MetricsServer:
             address: where.
             tls: own credentials: then only operators, of the job or of all, are served; None for plain text.
             any_client: with `tls`: serve everybody whose certificate one of the authorities has signed.
+            access_log: takes every scrape; stays its caller's to close.
 
         Raises:
             ShadowError: it cannot be listened on.
@@ -300,17 +311,23 @@ class MetricsServer:
         host, separator, port = address.rpartition(":")
         if not separator or not port.isdigit() or int(port) > 65535:
             raise invalid("metrics", f"{address!r}, expected HOST:PORT")
+        self._access_log, self._shadow = access_log, node.core.shadow
         registry = CollectorRegistry()
         registry.register(ShadowCollector(node))
         try:
             job = None if any_client else node.core.job.name
-            self._server = metrics_http(host.strip("[]"), int(port), registry, tls, job)
+            self._server = metrics_http(host.strip("[]"), int(port), registry, tls, job, self._told)
         except OSError as error:
             raise invalid("metrics", f"cannot listen on {address!r}: {error}") from error
         self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
         self._thread.start()
         self.address = f"{host}:{self._server.server_port}"
         """Address that a scraper reaches it at: ``http://ADDRESS/metrics``."""
+
+    def _told(self, use: Access) -> None:
+        if self._access_log is not None:
+            use.on = self._shadow
+            self._access_log.write(use)
 
     def stop(self) -> None:
         """Stop listening, and return when all is over."""

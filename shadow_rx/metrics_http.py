@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+from collections.abc import Callable
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
@@ -15,14 +16,20 @@ from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.exposition import ThreadingWSGIServer
 
 from jobspec.tls import Credentials, Role
-from jobspec.tls.identity import identity_of
+from jobspec.tls.identity import Identity, identity_of
+from shadow_rx.access_log import Access
 
 _PATIENCE_S = 10.0
 """Seconds that a client may take for the handshake, and for its request."""
 
 
 def metrics_http(
-    host: str, port: int, registry: CollectorRegistry, tls: Credentials | None, job: str | None
+    host: str,
+    port: int,
+    registry: CollectorRegistry,
+    tls: Credentials | None,
+    job: str | None,
+    told: Callable[[Access], None],
 ) -> ThreadingWSGIServer:
     """Return a server that listens, to be run with ``serve_forever``.
 
@@ -32,6 +39,7 @@ def metrics_http(
         registry: what is served.
         tls: own credentials: only clients with a certificate are served; None for plain text.
         job: with `tls`, only operators of this job or of all are; None: everybody with a certificate.
+        told: of every use, in the thread that serves it.
 
     Raises:
         OSError: the address cannot be listened on.
@@ -40,20 +48,32 @@ def metrics_http(
     class Handler(WSGIRequestHandler):
         timeout = _PATIENCE_S
 
-        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        def log_message(self, format: str, *args: Any) -> None:
             """Say nothing: scrapes come every few seconds."""
 
         def handle(self) -> None:
             """Answer one request, of those who may ask."""
-            if isinstance(self.connection, ssl.SSLSocket):
-                try:
-                    self.connection.do_handshake()
-                except OSError:
-                    return  # not one of ours
-                if job is not None and not _may_scrape(self.connection, job):
-                    self.connection.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
-                    return
+            peer = f"{self.client_address[0]}:{self.client_address[1]}"
+            use = Access("anonymous", "metrics", "", peer=peer)
+            if isinstance(self.connection, ssl.SSLSocket) and not self._admitted(self.connection, use):
+                told(use)
+                return
             super().handle()
+            told(use)
+
+        def _admitted(self, connection: ssl.SSLSocket, use: Access) -> bool:
+            try:
+                connection.do_handshake()
+            except OSError as error:
+                use.result, use.detail = "UNAUTHENTICATED", str(error)
+                return False
+            uris = _uris(connection)
+            use.who = uris[0] if uris else use.who
+            if job is None or _may_scrape(identity_of(uris), job):
+                return True
+            use.result, use.detail = "PERMISSION_DENIED", f"is no operator of job {job}"
+            connection.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            return False
 
     class Server(ThreadingWSGIServer):
         address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
@@ -68,7 +88,10 @@ def metrics_http(
     return server
 
 
-def _may_scrape(connection: ssl.SSLSocket, job: str) -> bool:
-    names = (connection.getpeercert() or {}).get("subjectAltName", ())
-    identity = identity_of(str(value) for kind, value in names if kind == "URI")
+def _uris(connection: ssl.SSLSocket) -> list[str]:
+    names: Any = (connection.getpeercert() or {}).get("subjectAltName", ())
+    return [value for kind, value in names if kind == "URI"]
+
+
+def _may_scrape(identity: Identity | None, job: str) -> bool:
     return identity is not None and identity.role is Role.OPERATOR and identity.job in (None, job)

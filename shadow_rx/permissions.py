@@ -5,7 +5,7 @@
 | a rank's host, of this job | records of its own ranks, ports of its own flows; status, recovery points of its groups |
 | the host of a group's rank 0 | also what is announced once for the group: communicator, state, changes |
 | another shadow node of the same group | frames to fill holes with, status |
-| an operator, of all or of this job | status and recovery points |
+| an operator, of all or of this job | status, recovery points, metrics |
 | everybody else | nothing |
 """
 
@@ -64,7 +64,6 @@ _RULES: dict[str, dict[Role, _Rule]] = {
     "OpenFlow": {Role.RANK: _Ask.own_flow},
     "RecordStep": {Role.RANK: _Ask.own_rank},
     "GetStatus": _LOOK,
-    "GetNodeStatus": _LOOK,
     "GetNodeStatus": {Role.OPERATOR: _Ask.anyone},
     "WaitForStep": _LOOK,
     "GetRecoveryPoint": _READ,
@@ -93,8 +92,6 @@ def why_not(job: Job, identity: Identity | None, call: str, message: Any) -> str
     if rule is None:
         return f"{identity} may not call {call}"
     name = message.header.group if call == "UploadState" else message.group
-    if call == "GetNodeStatus" and not name and identity.role is not Role.OPERATOR:
-        return f"{identity} may look at its own groups only: name one"
     group = next((group for group in job.groups if group.name == name), None)
     # Of a group that does not exist the shadow node itself tells, and nothing more.
     return rule(_Ask(job, group, identity, message)) if group is not None else None

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections import OrderedDict
 
-from shadow_rx.estimate import Mean
-
 _KEPT = 4096
 """Steps whose times are remembered, the newest ones."""
+_WINDOW = 32
+"""Steps that the mean time of a step is of: a slow node hears of several steps in one moment, and then of none."""
 
 
 class StepTimes:
@@ -18,16 +18,15 @@ class StepTimes:
         self.now = 0.0
         """Newest time that was told."""
         self._newest = 0
+        self._first: int | None = None
         self._announced: OrderedDict[int, float] = OrderedDict()
-        self._interval = Mean()
-        self._last: float | None = None
 
     def begin(self, step: int) -> None:
         """Begin after `step`: later ones will be announced (again)."""
         for known in [known for known in self._announced if known > step]:
             del self._announced[known]
         self._newest = step
-        self._last = None  # what passes between two epochs is no step's duration
+        self._first = None  # what passes between two epochs is no step's duration
 
     def tell(self, now: float | None) -> float:
         """Note the time `now`, and return the newest one that was told."""
@@ -38,15 +37,12 @@ class StepTimes:
         """Note that a rank told of `step`; of those before it that nobody told of, too."""
         if step <= self._newest:
             return
-        count = step - self._newest
-        if self._last is not None:
-            self._interval.add((now - self._last) / count)
-        self._last = now
         for known in range(max(self._newest + 1, step - _KEPT + 1), step + 1):
             self._announced[known] = now
         while len(self._announced) > _KEPT:
             self._announced.popitem(last=False)
         self._newest = step
+        self._first = step if self._first is None else self._first
 
     def since(self, step: int) -> float | None:
         """Return when `step` was announced, or of a forgotten one when the oldest remembered was; None: never."""
@@ -56,5 +52,8 @@ class StepTimes:
 
     @property
     def step_seconds(self) -> float:
-        """Mean time from one step to the next, 0 where it is not known."""
-        return self._interval.value
+        """Mean time from one step of this epoch to the next, 0 where it is not known."""
+        if self._first is None or self._first == self._newest:
+            return 0.0
+        oldest = max(self._first, self._newest - _WINDOW)
+        return (self._announced[self._newest] - self._announced[oldest]) / (self._newest - oldest)

@@ -57,9 +57,18 @@ class CertificateSet:
 
 
 @dataclass(frozen=True)
-class _Authority:
+class Authority:
+    """A certificate authority for tests."""
+
     certificate: x509.Certificate
+    """Its own certificate."""
     key: ec.EllipticCurvePrivateKey
+    """Its private key, which is in memory only."""
+
+    @property
+    def pem(self) -> bytes:
+        """Its certificate in PEM form."""
+        return _pem(self.certificate)
 
 
 def parties(jobs: Sequence[Job]) -> list[Identity]:
@@ -88,8 +97,8 @@ def make_certificates(
         force: remove certificates that are there; without it they are kept, and an error is raised.
 
     Raises:
-        TlsError: there are certificates already.
-        OSError: the folder cannot be written, or has files of these names that are not ours.
+        TlsError: there are certificates already, or files of these names that are not ours.
+        OSError: the folder cannot be written.
     """
     files = CertificateSet(folder)
     whom = parties(jobs)
@@ -100,15 +109,18 @@ def make_certificates(
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     certs = [files.path(identity) for identity in whom]
     paths = [folder / CA_FILE, folder / CONTROL_CA_FILE, *certs, *(path.with_suffix(".key") for path in certs)]
+    for path in paths:
+        if path.exists():
+            raise TlsError(path, "is there and was not made by an earlier run; choose another folder")
     names = [str(path.relative_to(folder)) for path in paths]
     _write(folder / LIST_FILE, json.dumps({"for_tests_only": True, "files": names}, indent=1).encode(), 0o644)
     ends = now + timedelta(days=days)
-    control, data = (_authority(f"Checkmate test authority ({what})", now, ends) for what in ("control", "data"))
+    control, data = (make_authority(f"Checkmate test authority ({what})", now, ends) for what in ("control", "data"))
     for identity in whom:
         # What belongs to a job must not get at a switch, which several jobs share.
-        _issue(files.path(identity), identity, control if identity.job is None else data, now, ends, hosts)
-    _write(folder / CONTROL_CA_FILE, _pem(control.certificate), 0o644)
-    _write(folder / CA_FILE, _pem(control.certificate) + _pem(data.certificate), 0o644)
+        issue(files.path(identity), identity, control if identity.job is None else data, now, ends, hosts)
+    _write(folder / CONTROL_CA_FILE, control.pem, 0o644)
+    _write(folder / CA_FILE, control.pem + data.pem, 0o644)
     return whom
 
 
@@ -124,7 +136,8 @@ def _remove(folder: Path) -> None:
     (folder / LIST_FILE).unlink()
 
 
-def _authority(name: str, now: datetime, ends: datetime) -> _Authority:
+def make_authority(name: str, now: datetime, ends: datetime) -> Authority:
+    """Return a new authority that is valid from `now` until `ends`."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     usage = x509.KeyUsage(
@@ -136,12 +149,17 @@ def _authority(name: str, now: datetime, ends: datetime) -> _Authority:
     )
     builder = builder.add_extension(usage, critical=True)
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
-    return _Authority(builder.add_extension(identifier, critical=False).sign(key, hashes.SHA256()), key)
+    return Authority(builder.add_extension(identifier, critical=False).sign(key, hashes.SHA256()), key)
 
 
-def _issue(
-    path: Path, identity: Identity, authority: _Authority, now: datetime, ends: datetime, hosts: Iterable[str]
+def issue(
+    path: Path, identity: Identity, authority: Authority, now: datetime, ends: datetime, hosts: Iterable[str] = ()
 ) -> None:
+    """Write a certificate that names `identity` (and servers' `hosts`) to `path`, its key beside it as ``.key``.
+
+    Raises:
+        OSError: a file cannot be written, or is there already.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, str(identity)[:64])])
     serves = identity.role in (Role.SHADOW, Role.SWITCH)

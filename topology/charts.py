@@ -65,6 +65,12 @@ class Chart:
     """A value that the axis reaches at least, so that the normal case does not fill the frame."""
     whole: bool = False
     """Values are whole numbers."""
+    axis: str = "training step"
+    """What the horizontal axis shows."""
+    word: str = "step"
+    """Unit of the horizontal axis, in hover texts; notes speak for themselves where it is not ``step``."""
+    scale: float = 1.0
+    """Value of the horizontal axis at its unit 1."""
 
 
 class _Frame:
@@ -123,15 +129,17 @@ def _axes(chart: Chart, frame: _Frame) -> list[Element]:
         y = frame.y_of_tick(tick)
         parts.append(svg("line", x1=LEFT, x2=right, y1=y, y2=y, class_="axis" if tick == 0 else "grid"))
         parts.append(svg("text", tick_text(tick, spacing), x=LEFT - 8, y=y + 4, text_anchor="end"))
-    x_ticks = ticks(frame.first, frame.last, 8, whole=True) if frame.last > frame.first else [float(frame.first)]
+    low, high = frame.first * chart.scale, frame.last * chart.scale
+    x_ticks = ticks(low, high, 8, whole=chart.scale == 1) if high > low else [low]
+    spacing = x_ticks[1] - x_ticks[0] if len(x_ticks) > 1 else 1
     for tick in x_ticks:
-        if frame.first <= tick <= frame.last:
-            x = frame.x(tick)
+        if low <= tick <= high:
+            x = frame.x(tick / chart.scale)
             parts.append(svg("line", x1=x, x2=x, y1=bottom, y2=bottom + 4, class_="axis"))
-            parts.append(svg("text", tick_text(tick, 1), x=x, y=bottom + 17, text_anchor="middle"))
+            parts.append(svg("text", tick_text(tick, spacing), x=x, y=bottom + 17, text_anchor="middle"))
     parts.append(svg("line", x1=LEFT, x2=right, y1=bottom, y2=bottom, class_="axis"))
     parts.append(svg("text", chart.y_label, x=8, y=16, class_="label"))
-    parts.append(svg("text", "training step", x=(LEFT + right) / 2, y=HEIGHT - 8, text_anchor="middle", class_="label"))
+    parts.append(svg("text", chart.axis, x=(LEFT + right) / 2, y=HEIGHT - 8, text_anchor="middle", class_="label"))
     return parts
 
 
@@ -204,12 +212,13 @@ def _hovers(chart: Chart, frame: _Frame) -> list[Element]:
             low, high = chart.show(min(found)), chart.show(max(found))
             columns.setdefault(column, []).append(f"{series.label}: {low if low == high else f'{low} to {high}'}")
     for step in sorted(chart.notes):
-        columns.setdefault((step - frame.first) // size, []).append(f"step {step}: {chart.notes[step]}")
+        note = f"step {step}: {chart.notes[step]}" if chart.word == "step" else chart.notes[step]
+        columns.setdefault((step - frame.first) // size, []).append(note)
     parts = []
     for column, texts in sorted(columns.items()):
         first = frame.first + column * size
         last = min(first + size - 1, frame.last)
-        head = f"step {first}" if first == last else f"steps {first} to {last}"
+        head = _head(chart, first, last)
         left = frame.x(first) - frame.step_width / 2
         width = (last - first + 1) * frame.step_width
         # A column of hundreds of notes is no tooltip: the table has them all.
@@ -217,3 +226,9 @@ def _hovers(chart: Chart, frame: _Frame) -> list[Element]:
         box = svg("rect", lines([head, *shown]), x=left, y=TOP, width=width, height=HEIGHT - TOP - BOTTOM)
         parts.append(box)
     return parts
+
+
+def _head(chart: Chart, first: int, last: int) -> str:
+    if chart.word != "step":
+        return f"{first * chart.scale:g} {chart.word}"
+    return f"step {first}" if first == last else f"steps {first} to {last}"

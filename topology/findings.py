@@ -141,8 +141,15 @@ def _combined(rows: Sequence[Iteration], names: Mapping[Track, str]) -> Iteratio
         reason=f"{names[bad.group, bad.shadow]}: {bad.reason}" if bad.reason else None,
         detail=bad.detail,
         trained_at=max(row.trained_at for row in rows),
-        published_at=None if None in published else max(when for when in published if when is not None),
+        published_at=_last(published),
+        durable_at=_last(row.durable_at for row in rows),
     )
+
+
+def _last(times: Iterable[float | None]) -> float | None:
+    """Return the newest of `times`, None where one is missing."""
+    known = list(times)
+    return None if None in known else max(when for when in known if when is not None)
 
 
 def step_ranges(steps: Iterable[int]) -> str:

@@ -27,6 +27,8 @@ class Impairments:
     """Largest extra delay of a frame that is held back."""
     rate: float = 10e9
     """Bits per second; frames queue behind one another."""
+    queue_bytes: float = float("inf")
+    """Bytes that may wait to be sent, at `rate`; a frame that finds no room is lost."""
 
     def __post_init__(self) -> None:
         """Check the ranges.
@@ -50,6 +52,8 @@ class LinkStats:
     """Frames put on the link."""
     lost: int = 0
     """Frames lost."""
+    overflowed: int = 0
+    """Frames for which there was no room in the queue."""
     duplicated: int = 0
     """Frames delivered twice."""
     reordered: int = 0
@@ -72,7 +76,11 @@ class Link:
         """Return when which bytes arrive at the other end, for a frame put on the link at `now` (seconds)."""
         spec, rng = self.impairments, self._rng
         self.stats.frames += 1
-        self._free_at = max(self._free_at, now) + len(frame) * 8 / spec.rate
+        start = max(self._free_at, now)
+        if (start - now) * spec.rate / 8 + len(frame) > spec.queue_bytes:
+            self.stats.overflowed += 1
+            return []
+        self._free_at = start + len(frame) * 8 / spec.rate
         if spec.loss and rng.random() < spec.loss:
             self.stats.lost += 1
             return []

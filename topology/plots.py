@@ -1,4 +1,4 @@
-"""The report's four plots over training steps: loss, bytes, lag in time and lag in steps. Pure."""
+"""The report's plots: the three steps over time; loss, bytes, lag in time and in steps over training steps. Pure."""
 
 from __future__ import annotations
 
@@ -25,6 +25,7 @@ from topology.findings import (
 )
 from topology.results import Iteration, RunResult
 from topology.svg import Point
+from topology.timeline import timeline
 
 LARGEST = 1e300
 """Values beyond it (and NaN) are named below a plot instead of drawn."""
@@ -50,7 +51,7 @@ def plots(result: RunResult) -> tuple[Plot, ...]:
         return ()
     wanted = sum(result.once(group) for group, _ in by_track(result.iterations))
     together = replace(result, iterations=tuple(combined(result.iterations)))
-    return (_loss(result), _bytes(together, wanted), _lag_time(together), _lag_steps(together))
+    return (_progress(together), _loss(result), _bytes(together, wanted), _lag_time(together), _lag_steps(together))
 
 
 def _drawable(points: Iterable[Point]) -> tuple[Point, ...]:
@@ -75,6 +76,46 @@ def _missing(iterations: Iterable[Iteration]) -> tuple[tuple[tuple[int, int], ..
         else:
             ranges.append((gap.first, gap.last))
     return tuple(ranges), {i.step: f"no recovery point ({i.reason or 'no reason given'})" for i in missing}
+
+
+def _progress(result: RunResult) -> Plot:
+    """Plot trained, replica and durable step over time, with the times at which a step was missing."""
+    shown = timeline(result.iterations)
+    last = shown.slots - 1
+    ends = [f"{name} {int(points[-1][1])}" for name, points in shown.curves.items()]
+    chart = Chart(
+        name="plot-progress",
+        title="Trained, replica and durable step over time",
+        description=f"Area chart. At the end: {', '.join(ends)}. {len(shown.lost)} steps have no recovery point.",
+        y_label="newest step",
+        steps=(0, last),
+        series=(
+            Series("trained", "c-wire", "area", shown.curves["trained"]),
+            Series("replica", "c-replica", "area", shown.curves["replica"]),
+            Series("durable", "c-tagged", "outline", shown.curves["durable"]),
+        ),
+        show=lambda value: f"{value:,.0f}",
+        gaps=shown.missing,
+        notes=shown.notes,
+        whole=True,
+        axis=f"{shown.unit} since training began",
+        word=shown.unit,
+        scale=shown.width,
+    )
+    text = (
+        "Newest step that was trained, that is a recovery point, and that is on storage, at every moment; the later "
+        "ones are never above the earlier. What the area of the first shows beside the second is the lag. "
+    )
+    text += (
+        "Hatched where a step had been lost and no newer one was a recovery point yet; the reason is in the hover text."
+        if shown.lost
+        else "No step was lost."
+    )
+    plot = _plot("Steps over time", text, chart)
+    reasons = {reason: [step for step, why in shown.lost.items() if why == reason] for reason in shown.lost.values()}
+    for reason, steps in reasons.items():
+        plot = replace(plot, legend=(*plot.legend, ("hatched", "", f"{reason}: step {step_ranges(steps)}")))
+    return plot
 
 
 def _losses(iterations: Iterable[Iteration], group: str) -> tuple[Point, ...]:

@@ -77,6 +77,7 @@ class RingSimulation:
         patience: float = 600.0,
         resync: bool = True,
         own_channels: Callable[[str], Sequence[SideChannel]] | None = None,
+        on_lost: Callable[[int, str], None] | None = None,
     ) -> None:
         """Put the ranks' hosts on the network; nothing is sent yet.
 
@@ -91,6 +92,7 @@ class RingSimulation:
             patience: virtual seconds that a step may take.
             resync: whether rank 0 uploads its state when a shadow node asks for it.
             own_channels: the same side channels, of the host that it is given; by default all hosts share them.
+            on_lost: told step and reason where a shadow node will not get a record; by default that is an error.
         """
         plan = links or LinkPlan()
         self.job = job
@@ -102,6 +104,7 @@ class RingSimulation:
         # Each shadow node is told by itself, as ranks do it: one that is away must not hold up the others.
         self._channels = tuple(side_channels)
         self._own_channels = own_channels or (lambda _: self._channels)
+        self._on_lost = on_lost or self._lost
         self._sessions: list[list[ShadowSession]] = []
         self._resync = resync
         self._seed = seed
@@ -181,7 +184,7 @@ class RingSimulation:
         if attach is not None:
             attach.communicator = f"{self._seed}/{self.group.name}/{self.epoch}"
             attach.uploads_on_demand = self._resync
-        return ShadowSession(channel, self.group.name, self.epoch, node.flows_to_open(), self._lost, attach)
+        return ShadowSession(channel, self.group.name, self.epoch, node.flows_to_open(), self._on_lost, attach)
 
     def _lost(self, step: int, reason: str) -> None:
         raise TestbedError(f"the record of step {step}", reason)

@@ -84,6 +84,10 @@ class Simulation:
         self._trunks[one] = other, there
         self._trunks[other] = one, back
 
+    def uplink(self, place: Place) -> Link:
+        """Return the link from the host at `place` to the switch."""
+        return self._uplinks[place]
+
     def downlink(self, place: Place) -> Link:
         """Return the link from the switch to the host at `place`."""
         return self._downlinks[place]

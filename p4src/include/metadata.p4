@@ -44,7 +44,7 @@ struct metadata_t {
     bit<32> position;       // sequence number relative to the ISN
     ipv4_addr_t shadow_ip;
     bit<16> shadow_port;
-    bit<1> rewritten;       // checksums need their incremental update
+    bit<1> rewritten;       // the replica's fields, and so its checksums, change
     // Complements of what the rewriting changes (RFC 1624: HC' = ~(~HC + ~m + m')).
     bit<16> not_ipv4_checksum;
     bit<16> not_tcp_checksum;

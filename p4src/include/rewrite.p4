@@ -12,6 +12,7 @@ control Rewrite(inout headers_t hdr, inout metadata_t meta) {
         hdr.ethernet.dst_addr = mac;
         meta.shadow_ip = ip;
         meta.shadow_port = base_port + meta.flow_id;
+        meta.rewritten = meta.replica_tcp;
     }
 
     @name(".drop_unknown_replica")
@@ -30,20 +31,18 @@ control Rewrite(inout headers_t hdr, inout metadata_t meta) {
 
     apply {
         if (meta.rid != 0) {
-            if (shadow.apply().hit) {
-                if (meta.replica_tcp == 1) {
-                    // The TCP checksum is updated from the changed fields alone, never computed over the payload: a
-                    // payload that was corrupted before the switch must still fail its checksum at the shadow.
-                    meta.not_ipv4_checksum = ~hdr.ipv4.checksum;
-                    meta.not_tcp_checksum = ~hdr.tcp.checksum;
-                    meta.not_dst_addr = ~hdr.ipv4.dst_addr;
-                    meta.not_dst_port = ~hdr.tcp.dst_port;
-                    meta.not_seq = ~hdr.tcp.seq;
-                    hdr.ipv4.dst_addr = meta.shadow_ip;
-                    hdr.tcp.dst_port = meta.shadow_port;
-                    hdr.tcp.seq = meta.position;
-                    meta.rewritten = 1;
-                }
+            shadow.apply();
+            if (meta.rewritten == 1) {
+                // The TCP checksum is updated from the changed fields alone, never computed over the payload: a
+                // payload that was corrupted before the switch must still fail its checksum at the shadow.
+                meta.not_ipv4_checksum = ~hdr.ipv4.checksum;
+                meta.not_tcp_checksum = ~hdr.tcp.checksum;
+                meta.not_dst_addr = ~hdr.ipv4.dst_addr;
+                meta.not_dst_port = ~hdr.tcp.dst_port;
+                meta.not_seq = ~hdr.tcp.seq;
+                hdr.ipv4.dst_addr = meta.shadow_ip;
+                hdr.tcp.dst_port = meta.shadow_port;
+                hdr.tcp.seq = meta.position;
             }
         }
     }

@@ -68,10 +68,10 @@ control Ingress(inout tna_headers_t hdr, inout metadata_t meta, in ingress_intri
         }
         if (meta.drop == 1) {
             ig_dprsr_md.drop_ctl = 1;
-        } else if (meta.group != 0) {
-            // Without a unicast port: a flow's group holds its original egress port too, as on v1model.
-            ig_tm_md.mcast_grp_a = meta.group;
-        } else {
+        }
+        ig_tm_md.mcast_grp_a = meta.group;
+        if (meta.group == 0) {
+            // No unicast port beside a group: a flow's group holds its original egress port too, as on v1model.
             ig_tm_md.ucast_egress_port = meta.egress_port;
         }
         hdr.bridge.setValid();

@@ -131,6 +131,7 @@ def test_groups_need_names_and_numbers_of_their_own() -> None:
     ("path", "value", "field", "words"),
     [
         ("name", "job1", "name", "two jobs are called 'job1'"),
+        ("name", "JOB1", "name", "'JOB1' differs from job 'job1' in upper and lower case only"),
         ("id", 1, "id", "job 'job1' has number 1 already"),
         ("switch.ports", 41, "switch", "differs from the switch of job 'job1'"),
         ("switch.device_id", 2, "switch", "differs from the switch"),

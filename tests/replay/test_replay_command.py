@@ -86,6 +86,7 @@ def test_a_cut_file_is_incomplete(run: Run, tmp_path: Path) -> None:
     ("words", "message"),
     [
         (["missing.pcap"], "missing.pcap: cannot be read: No such file"),
+        (["-"], "captures are read twice"),
         (["{folder}/job.yaml"], "no capture file"),
         (["{folder}/s1-eth9_in.pcap"], "no gradient frames in 0 packets"),
         (["{shadow}", "--job", "missing.yaml"], "missing.yaml"),

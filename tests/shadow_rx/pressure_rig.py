@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from jobspec.layout import Layout
+from jobspec.model import Job
 from jobspec.sidechannel import side_channel_pb2 as pb
 from jobspec.store import Fsync, StoreSpec
 from shadow_rx.core import ShadowCore
@@ -40,7 +41,10 @@ def pressure_layout() -> Layout:
 
 
 def digest(tensors: Mapping[str, torch.Tensor]) -> str:
-    return hashlib.sha256(repr(sorted(as_bytes(dict(tensors)).items())).encode()).hexdigest()
+    found = hashlib.sha256()
+    for name, data in sorted(as_bytes(dict(tensors)).items()):
+        found.update(repr((name, data)).encode())
+    return found.hexdigest()
 
 
 def sizes(twin: Twin) -> tuple[int, int]:
@@ -104,6 +108,22 @@ class SimulatedPublisher:
         self.store.close()
 
 
+class SlowCore(ShadowCore):
+    """A core whose steps take time to apply."""
+
+    def __init__(
+        self, job: Job, shadow: str, options: ShadowOptions, spend: Callable[[list[Event]], list[Event]]
+    ) -> None:
+        super().__init__(job, shadow, options)
+        self._spend = spend
+
+    def on_frame(self, frame: bytes, now: float) -> list[Event]:
+        return self._spend(super().on_frame(frame, now))
+
+    def record(self, message: pb.StepRecord, now: float | None = None) -> list[Event]:
+        return self._spend(super().record(message, now))
+
+
 @dataclass
 class PressureRig:
     """Training that goes on at its own pace, whatever the shadow node does."""
@@ -124,11 +144,12 @@ class PressureRig:
         self.now = 0.0
         self.apply_seconds = 0.0
         self.publisher = SimulatedPublisher(RecoveryStore(self.folder, policy=POLICY), self.depth, lambda: self.now)
-        self.core = ShadowCore(self.job, "sh0", options)
+        self.core = SlowCore(self.job, "sh0", options, self._spend)
         self.events: list[Event] = []
         self.truth: dict[int, str] = {}
         self.published: dict[int, str] = {}
         self.dropped = self.uploads = 0
+        self.trained_at = 0.0
         self.most_memory = 0
         self._inbox: deque[tuple[float, str, Any]] = deque()
         self._filled = 0
@@ -141,9 +162,12 @@ class PressureRig:
         for message in self.twin.open_flows(1):
             self.node.open_flow(message)
 
+    def _spend(self, events: list[Event]) -> list[Event]:
+        self.now += self.apply_seconds * sum(isinstance(event, StepReplicated) for event in events)
+        return events
+
     def _observe(self, event: Event) -> None:
         if isinstance(event, StepReplicated):
-            self.now += self.apply_seconds
             self.published[event.snapshot.step] = digest(event.snapshot.tensors)
         else:
             self.events.append(event)
@@ -165,8 +189,7 @@ class PressureRig:
                     self._inbox.append((due, "frame", frame))
             for message in self.twin.records(1):
                 self._inbox.append((due, "record", message))
-
-    trained_at = 0.0
+            self._work(due)
 
     def settle(self, seconds: float) -> None:
         """Let the node work on without training."""
@@ -190,7 +213,8 @@ class PressureRig:
                 self._asked = False
                 self.node.upload("dp0", 1, what[1], what[0])
             self._free_at = self.now
-            self._check()
+            if kind == "state" or (kind == "record" and what.rank == 0):
+                self._check()
         self.now = max(self.now, until)
         self.publisher.run_until(self.now)
         self._check()

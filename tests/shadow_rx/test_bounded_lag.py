@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import torch
 
 from jobspec.recovery_point import decode_recovery_point
 from shadow_rx.core import ShadowCore
@@ -23,6 +25,15 @@ from tests.shadow_rx.twin import Twin
 from tests.shadow_rx.wire import make_job
 
 STEPS = 500
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """As shadow processes do; several threads only get in each other's way with tensors this small."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def check_truth(rig: PressureRig) -> Counter[str]:
@@ -106,7 +117,8 @@ def test_applying_at_half_the_speed(tmp_path: Path) -> None:
     assert rig.dropped, "the inbox overflowed"
     assert status.discarded["kernel_drop"] > 0
     assert status.health.overloaded
-    assert status.health.load.apply_utilisation > 1.2
+    assert status.health.load.step_seconds == pytest.approx(PERIOD, rel=0.2)
+    assert status.health.load.apply_seconds == pytest.approx(2 * PERIOD, rel=0.1)
     assert status.health.load.nodes_needed >= 2
     assert status.health.totals.resyncs == rig.uploads or status.state_from is not None
     assert status.trained_step - status.replica_step < 25, "it goes on from the trainer's state, and stays near"

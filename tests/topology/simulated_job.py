@@ -6,12 +6,9 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
 
 import torch
 
-from controlplane.desired import desired_state
-from controlplane.target import Target
 from jobspec.loader import load_job
 from jobspec.model import Job
 from jobspec.sidechannel.side_channel_pb2 import Status
@@ -20,13 +17,13 @@ from nccl_emu.trainer import DataParallelTrainer
 from shadow_rx.core import ShadowCore
 from shadow_rx.node import ShadowNode
 from shadow_rx.status import Event, StepLost, StepReplicated
-from softswitch.p4rt.device import Device
-from softswitch.p4rt.server import serve
-from tests.topology.flaky_channel import FlakySideChannel
 from topology.compare import first_difference
+from topology.flaky_channel import FlakySideChannel
 from topology.links import Link
+from topology.reference_run import reference_run
 from topology.ring_simulation import LinkPlan, RingSimulation, ShadowHost
 from topology.roles import place_of
+from topology.simulated_switch import InstalledSwitch, SimulatedSwitch
 from topology.simulation import Simulation, Tap
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"
@@ -43,30 +40,6 @@ def small_job(
     )
     network = job.network.model_copy(update={"mtu": mtu})
     return job.model_copy(update={"groups": [group], "workload": workload, "network": network, **changes})
-
-
-class SimulatedSwitch(Protocol):
-    """What the simulated network has in its middle."""
-
-    def forward(self, port: int, frame: bytes, now: float) -> list[tuple[int, bytes]]: ...
-
-    def close(self) -> None: ...
-
-
-class InstalledSwitch:
-    """An embedded switch that a job was installed on through P4Runtime."""
-
-    def __init__(self, job: Job) -> None:
-        self.device = Device(job.switch.device_id)
-        self._server = serve(self.device)
-        with Target.connect(self._server.address, job.switch.device_id, election_id=1) as target:
-            target.install(desired_state([job]))
-
-    def forward(self, port: int, frame: bytes, now: float) -> list[tuple[int, bytes]]:
-        return self.device.inject(port, frame, int(now * 1e6))
-
-    def close(self) -> None:
-        self._server.close()
 
 
 @dataclass
@@ -161,32 +134,6 @@ class World:
 
 
 def reference_states(job: Job, seed: int, steps: int) -> dict[int, dict[str, torch.Tensor]]:
-    """Return the state after each step of a run without a network: what training must give whatever the links do.
-
-    The sum is formed in the ring's order: chunk c begins at rank c and each next rank adds its own share to it.
-    """
-    from jobspec.ring import chunk_range
-
+    """Return the state after each step of a run without a network: what training must give whatever the links do."""
     torch.set_num_threads(1)
-    group = job.groups[0]
-    ranks = len(group.ring)
-    digits = Digits.load()
-    trainers = [DataParallelTrainer(job, group, rank, seed, digits) for rank in range(ranks)]
-    states = {}
-    for step in range(1, steps + 1):
-        for trainer in trainers:
-            trainer.compute(step)
-        for index, bucket in enumerate(trainers[0].layout.buckets):
-            shares = [trainer.buckets[index].clone() for trainer in trainers]
-            for channel in range(group.channels):
-                for chunk in range(ranks):
-                    first, last = chunk_range(bucket.elements, group.channels, channel, ranks, chunk)
-                    total = shares[chunk][first:last].clone()
-                    for offset in range(1, ranks):
-                        total = shares[(chunk + offset) % ranks][first:last] + total
-                    for trainer in trainers:
-                        trainer.buckets[index][first:last] = total
-        for trainer in trainers:
-            trainer.apply(step)
-        states[step] = trainers[0].state_tensors()
-    return states
+    return {step: trainers[0].state_tensors() for step, trainers in reference_run(job, job.groups[0], seed, steps)}

@@ -115,7 +115,7 @@ def test_every_reference_within_the_page_has_its_target(every: Page) -> None:
 
 def test_every_image_is_valid_svg_with_title_and_description(every: Page) -> None:
     images = svg_images(every.html)
-    plots = {"plot-loss", "plot-bytes", "plot-lag", "plot-steps"} if every.result.iterations else set()
+    plots = {"plot-progress", "plot-loss", "plot-bytes", "plot-lag", "plot-steps"} if every.result.iterations else set()
     assert set(images) == {"topology"} | plots
     for name, image in images.items():
         title, description = image[0], image[1]

@@ -13,10 +13,10 @@ from jobspec.model import Job
 from jobspec.reasons import GapReason
 from jobspec.sidechannel.side_channel_pb2 import Status
 from tests.topology.simulated_job import World, reference_states, small_job
-from tests.topology.switch_pair import Failure, SwitchPair
 from tests.topology.test_seeded_faults import mixed_links
 from topology.compare import first_difference
 from topology.ring_simulation import LinkPlan
+from topology.switch_pair import Failure, SwitchPair
 
 STEPS = 4
 SEEDS_PER_TEST = 4

@@ -72,7 +72,8 @@ def test_what_one_of_two_shadows_misses_the_other_gives(tmp_path: Path, fault: s
     assert_proven(done, summary, rows=8)
     assert summary["mismatched_iterations"] == 0
     events = [json.loads(line) for line in (tmp_path / "events-sh0.jsonl").read_text().splitlines()]
-    given = {event["step"]: event["peer_bytes"] for event in events if event["event"] == "replicated"}
+    first = [event for event in events if (event["event"], event["epoch"]) == ("replicated", 1)]
+    given = {event["step"]: event["peer_bytes"] for event in first}
     assert [step for step, count in given.items() if count] == [2, 3]
 
 

@@ -19,6 +19,7 @@ from jobspec.segment import TcpFlags
 from p4src.constants import NotReplicated
 from softswitch.p4rt.device import Device
 from softswitch.p4rt.server import ServerHandle, serve
+from topology.errors import TestbedError
 
 PRIMARY, STANDBY = "primary", "standby"
 _DIGEST_S = 10.0
@@ -68,6 +69,7 @@ class SwitchPair:
     """The primary's last frame began a connection, and the controller was never told."""
 
     def __post_init__(self) -> None:
+        """Start both, and let the controller install the job."""
         self.core = ControllerCore([PRIMARY, STANDBY], desired_state([self.job]))
         self.active = PRIMARY
         self._running = {name: _Running(self.job.switch.device_id) for name in self.core.switches}
@@ -90,6 +92,7 @@ class SwitchPair:
         return self._failure is None and self.active in self._running
 
     def forward(self, port: int, frame: bytes, now: float) -> list[tuple[int, bytes]]:
+        """See `SimulatedSwitch`."""
         self.frames += 1
         if self._back_at is not None and now >= self._back_at:
             self._restart(now)
@@ -110,6 +113,7 @@ class SwitchPair:
         return counters.not_replicated[NotReplicated.UNKNOWN_ISN].packets
 
     def close(self) -> None:
+        """See `SimulatedSwitch`."""
         for running in self._running.values():
             running.end()
 
@@ -138,7 +142,8 @@ class SwitchPair:
         if self._begins_unknown(frame, copies):
             while self._begins_unknown(frame, copies):
                 starts = self._running[name].starts.wait(_DIGEST_S)
-                assert starts, "the digest of a tagged SYN is lost"
+                if not starts:
+                    raise TestbedError("switch", f"no digest of a tagged SYN within {_DIGEST_S} s")
                 self.core.flow_starts(name, starts, now)
             self._control(now)
 

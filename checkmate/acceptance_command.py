@@ -1,0 +1,151 @@
+"""`checkmate acceptance`: the acceptance test of the recovery contract."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+from topology.acceptance.campaign import RunLog, Task, default_jobs, run_tasks
+from topology.acceptance.mininet import MininetTask, run_mininet, why_no_mininet
+from topology.acceptance.plan import Length
+from topology.acceptance.record import RunRecord, failures, rows_of
+from topology.acceptance.scenarios import ANYTHING, SCENARIOS, Scenario
+from topology.acceptance.simulated import FABRIC as SIMULATION
+from topology.acceptance.soak import SOAK_FILE, soak_of
+from topology.acceptance.table import passed, render, reproduce, to_json
+from topology.errors import TestbedError
+
+NOT_PROVEN = 1
+"""Exit code when the contract does not hold in some run, or a row does not show what it is there to show."""
+FAILED = 2
+"""Exit code when the runs could not be made."""
+RESULT_FILE = "acceptance.json"
+"""The table as JSON, in the campaign's folder."""
+_SEEDS, _QUICK_SEEDS = 3, 1
+
+
+class AcceptanceFabric(StrEnum):
+    """Where the faults are injected."""
+
+    SIMULATION = "simulation"
+    MININET = "mininet"
+    ALL = "all"
+
+
+def acceptance(
+    quick: Annotated[
+        bool, typer.Option("--quick", help="The short form: one seed of each row, in the simulation alone.")
+    ] = False,
+    fabric: Annotated[
+        AcceptanceFabric | None,
+        typer.Option(help="all (the default): every row in the simulation, then once in Mininet where that can be used."),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(min=1, help=f"Seeds of each row in the simulation; by default {_SEEDS}.")
+    ] = None,
+    first_seed: Annotated[int, typer.Option(min=0, help="The first of them.")] = 0,
+    only: Annotated[
+        list[str] | None, typer.Option("--only", metavar="NAME", help="Only this row; may be repeated. See --list.")
+    ] = None,
+    mixed: Annotated[
+        bool, typer.Option("--mixed", help="Only the row whose seeds draw from all faults: for many seeds.")
+    ] = False,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Simulated runs at a time; by default one a processor.")
+    ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the runs that an earlier, interrupted command left in --out.")
+    ] = False,
+    out: Annotated[Path, typer.Option(help="Folder for runs.jsonl and acceptance.json.")] = Path("out/acceptance"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print acceptance.json instead of the table.")] = False,
+    list_rows: Annotated[bool, typer.Option("--list", help="List the rows, and end.")] = False,
+) -> None:
+    """Inject every fault of the recovery contract, alone and mixed, and judge what became of each run.
+
+    Whatever happens: training is bit for bit that of a run without faults; every published recovery point, in memory
+    and as read from the store, is bit for bit the state of the trainers; every step is on storage or explained; a job
+    that is started again from the newest durable step goes on exactly as the uninterrupted one. A seed that fails is
+    printed with the command that makes it again.
+
+    Exit code: 0 the contract holds; 1 it does not; 2 the runs could not be made.
+
+    Examples:
+
+        checkmate acceptance --quick
+
+        checkmate acceptance --fabric simulation --mixed --seeds 2000 --jobs 2 --out out/soak
+
+        checkmate acceptance --only torn-write --only full-disk
+    """
+    console, notes = Console(), Console(stderr=True)
+    if list_rows:
+        for scenario in SCENARIOS:
+            drawn = f"{scenario.pick} of: " if scenario.pick else ""
+            print(f"{scenario.name:20} {drawn}{', '.join(scenario.injections)}")
+        return
+    wanted = fabric or (AcceptanceFabric.SIMULATION if quick or mixed else AcceptanceFabric.ALL)
+    try:
+        rows = [ANYTHING] if mixed else _chosen(only or [])
+        log = RunLog(out, resume=resume)
+        workers = jobs or default_jobs()
+        many = range(first_seed, first_seed + (seeds or (_QUICK_SEEDS if quick else _SEEDS)))
+        if wanted is not AcceptanceFabric.MININET:
+            tasks = log.missing((Task(row, seed, Length()) for seed in many for row in rows), SIMULATION)
+            _follow("simulation", run_tasks(tasks, workers), len(tasks), log, notes)
+        if wanted is not AcceptanceFabric.SIMULATION:
+            lacking = why_no_mininet()
+            if lacking is not None and wanted is AcceptanceFabric.MININET:
+                raise TestbedError("mininet", lacking, "run as root on Linux, or use --fabric simulation")
+            if lacking is not None:
+                notes.print(f"nothing is injected in Mininet: {lacking}", highlight=False, markup=False)
+            else:
+                todo = [MininetTask(row, first_seed, out / "mininet" / row.name) for row in rows]
+                _follow("mininet", map(run_mininet, todo), len(todo), log, notes)
+    except TestbedError as error:
+        print(f"error: {error}", file=sys.stderr)
+        raise typer.Exit(FAILED) from None
+    result = rows_of(rows, log.known)
+    document = json.dumps(to_json(result), indent=2)
+    (out / RESULT_FILE).write_text(document + "\n", encoding="utf-8")
+    if mixed:
+        soak_of(log.known, workers).write(out / SOAK_FILE)
+    if as_json:
+        print(document)
+    else:
+        render(result, console, str(out))
+    raise typer.Exit(0 if passed(result) else NOT_PROVEN)
+
+
+def _chosen(names: Sequence[str]) -> list[Scenario]:
+    known = {scenario.name: scenario for scenario in SCENARIOS}
+    unknown = [name for name in names if name not in known]
+    if unknown:
+        raise TestbedError("only", f"there is no row {unknown[0]!r}", f"one of {', '.join(known)}")
+    return [known[name] for name in names] if names else list(SCENARIOS)
+
+
+def _follow(what: str, records: Iterator[RunRecord], total: int, log: RunLog, console: Console) -> None:
+    """Keep records as they come, and show how far it is; a run that fails is told at once."""
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
+        TimeRemainingColumn(), TextColumn("{task.fields[failed]}"),
+        console=console, disable=not console.is_terminal,
+    )  # fmt: skip
+    failed = 0
+    with bar:
+        task = bar.add_task(what, total=total, failed="")
+        for record in records:
+            log.add(record)
+            if found := failures(record):
+                failed += 1
+                told = f"seed {record.seed} of {record.scenario} failed: {found[0]}; again: {reproduce(record)}"
+                bar.console.print(told, highlight=False, markup=False, soft_wrap=True)
+            bar.update(task, advance=1, failed=f"{failed} failed" if failed else "")

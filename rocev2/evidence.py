@@ -1,0 +1,220 @@
+"""Whether windows whose sizes fit an all-reduce really are one, and which of them are certain.
+
+Sizes alone can deceive: a broadcast before an all-reduce, or a capture that begins in the middle of one, may show
+the same sizes one step off, and then raw gradients would pass for reduced ones. What else is known speaks:
+
+* the order in the capture: no rank sends what it could not have received yet;
+* ranks that send reduced data have received some before: they announce buffers and acknowledge;
+* the flags count steps from the first one on, so that a flow that is accounted for so far has no other reading;
+* other readings, in which some flows begin later, must fail by the same measures.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterator
+
+from rocev2.flow import Flow
+from rocev2.shape import Contradiction, Undetermined, sent_chunk, solve
+from rocev2.windows import Found, Reading, Window, sizes, start_of
+
+_PARITY_STEPS = 4096
+
+
+def judge(found: Found) -> None:
+    """Judge an all-reduce by all that is known; set which of its windows are certain.
+
+    Raises:
+        Contradiction: it is none.
+        Undetermined: it may be one, or something else.
+    """
+    windows = found.windows
+    if not causal(found, [(window, 0) for window in windows]) or not _receives(found, silent=False):
+        raise Contradiction
+    if _contested(found) or not _receives(found, silent=True):
+        raise Undetermined
+    _other_channels(found)
+    anchors = [window for window in windows if window.chained]
+    if all(loop.uniform for loop in found.loops):
+        pinned = [window for window in anchors if window.flow.after_all_reduce]
+        if not pinned and not (anchors and (_whole_runs(found, anchors) or _alone(found))):
+            raise Undetermined
+        anchors = pinned or anchors
+    fixed = [(anchor, 0) for anchor in anchors]
+    for window in windows:
+        window.certain = window in anchors or not any(
+            found.fits(window, shift) and causal(found, [*fixed, (window, shift)])
+            for shift in range(1 - found.per_loop, found.per_loop)
+            if shift
+        )
+    _proven(found)
+
+
+def causal(found: Found, reading: Reading, strict: bool = False) -> bool:
+    """Return whether no rank sends what it could not have received yet.
+
+    Args:
+        found: the all-reduce.
+        reading: the windows that are judged.
+        strict: whether a message must have ended before the one that it causes; else it must have begun, which
+            holds even where the capture has neighbouring packets out of order.
+    """
+    shape = found.loops[0]
+    starts = {(window.index, window.channel): found.entries(window, shift) for window, shift in reading}
+    for (index, channel), entries in starts.items():
+        for distance in range(1, found.ranks):
+            later = starts.get(((index + distance) % found.ranks, channel))
+            for step in range(distance, found.per_loop) if later is not None else ():
+                if not shape.size(sent_chunk(index, step - distance, found.ranks), channel):
+                    continue  # nobody waits for an empty chunk
+                cause, effect = entries[step - distance], later[step] if later is not None else None
+                if cause is None or effect is None or cause.order < 0 or effect.order < 0:
+                    continue
+                if effect.order < (cause.last_order if strict else cause.order):
+                    return False
+    return True
+
+
+def _receives(found: Found, silent: bool) -> bool:
+    """Return whether ranks whose incoming data are not there show by other packets that they receive.
+
+    Judged are those whose predecessor was not captured at all or, if `silent`, only not in this all-reduce.
+
+    The root of a broadcast only sends; it could look like a rank of an all-reduce. A rank of an all-reduce sends
+    reduced data only after it received some, into a buffer that it announced.
+    """
+    ring = found.ring
+    for window in found.windows:
+        place = _place(found, window.flow)
+        signs = ring.receiving.get(place, [])
+        captured = (place - 1) % found.ranks in ring.flows
+        before = (window.index - 1) % found.ranks
+        heard = any(other.index == before and found.shown(other) for other in found.windows)
+        if captured != silent or heard or not signs:
+            continue
+        since = max((flow.last_seen for flow in ring.flows[place] if flow is not None), default=-1)
+        reduced = [
+            entry.order
+            for entry in found.entries(window)[found.ranks - 1 :]
+            if entry is not None and entry.order >= 0 and entry.size
+        ]
+        if reduced and not any(_between(flow.orders, since, min(reduced)) for flow in signs):
+            return False
+    return True
+
+
+def _contested(found: Found) -> bool:
+    """Return whether a later start would do as well, where nothing says that this one is right.
+
+    Where one direction is absent, or the beginning, a broadcast before an all-reduce may pass for a part of it.
+    """
+    windows = found.windows
+    if all(window.flow.after_all_reduce and window.chained for window in windows):
+        return False
+    shown = all(found.shown(window) for window in windows)
+    if len(found.ring.flows) == found.ranks and shown and any(window.chained for window in windows):
+        return False
+    if any(window.first < window.flow.contested for window in windows):
+        return True
+    for reading in _others(found):
+        try:
+            known, bounds = sizes(found.ranks, found.channels, reading)
+            if len(known) < found.ranks * found.channels:
+                continue
+            solve(found.ranks, found.channels, known, bounds)
+        except (Contradiction, Undetermined):
+            continue
+        for window in windows:
+            window.flow.contested = window.first + found.per_loop
+        return True
+    return False
+
+
+def _others(found: Found) -> Iterator[Reading]:
+    """Yield other readings: some windows begin later, as if their first steps belonged to something before.
+
+    A broadcast, for one, takes steps of the ranks from its root on, on the first channels.
+    """
+    spans = {frozenset(range(count)) for count in range(1, found.channels + 1)}
+    spans |= {frozenset(range(count, found.channels)) for count in range(found.channels)}
+    ranks = {
+        frozenset((root + number) % found.ranks for number in range(length))
+        for root in range(found.ranks)
+        for length in range(1, found.ranks + 1)
+    }
+    for shift in range(1, found.per_loop):
+        for late in ranks:
+            for channels in spans:
+                reading = [(w, shift if w.index in late and w.channel in channels else 0) for w in found.windows]
+                if any(by for _, by in reading):
+                    yield reading
+
+
+def _other_channels(found: Found) -> None:
+    """Raise if a channel that does not take part speaks against the all-reduce."""
+    ring = found.ring
+    since = max((flow.last_seen for row in ring.flows.values() for flow in row if flow is not None), default=-1)
+    for channel in range(found.channels, ring.channels):
+        flows = [row[channel] for row in ring.flows.values()]
+        for flow in flows:
+            if flow is None or flow.table.last < start_of(flow):
+                continue
+            entry = flow.table.steps.get(start_of(flow))
+            if entry is None or entry.order < 0 or found.first_order <= entry.order <= found.last_order:
+                raise Undetermined  # it takes part, or may do so
+            if entry.order < found.first_order:
+                raise Contradiction  # that one comes first
+        # Without data of a channel in the capture, control writes show that it is used.
+        signs = [column[channel] for column in ring.receiving.values() if channel < len(column)]
+        if all(flow is None for flow in flows) and any(_between(s.orders, since, found.last_order) for s in signs):
+            raise Undetermined
+
+
+def _alone(found: Found) -> bool:
+    """Return whether chunks of one size, after something else, can be read in this way only."""
+    if len(found.ring.flows) < found.ranks or not causal(found, [(w, 0) for w in found.windows], strict=True):
+        return False
+    return not any(
+        len({window.index for window, shift in reading if shift}) < found.ranks
+        and all(found.fits(window, shift) for window, shift in reading)
+        and causal(found, reading, strict=True)
+        for reading in _others(found)
+    )
+
+
+def _whole_runs(found: Found, anchors: list[Window]) -> bool:
+    """Return whether equally large steps from here on are a whole number of such all-reduces, for every rank.
+
+    Another collective of the same size just before would make the number odd, or not the same for all.
+    """
+    size = found.sizes(found.windows[0])[0]
+    runs = set()
+    for window in anchors:
+        length = 0
+        while length < _PARITY_STEPS:
+            entry = window.flow.table.steps.get(window.first + length)
+            if entry is None or entry.size != size:
+                break
+            length += 1
+        runs.add(length)
+    return len(runs) == 1 and runs.pop() % found.per_loop == 0
+
+
+def _proven(found: Found) -> None:
+    """Raise unless the windows that are certain tell the shape without the others."""
+    certain = [window for window in found.windows if window.certain]
+    if len(certain) == len(found.windows):
+        return
+    for place, loop in enumerate(found.loops):
+        known, bounds = sizes(found.ranks, found.channels, [(window, place * found.per_loop) for window in certain])
+        if solve(found.ranks, found.channels, known, bounds).rest != loop.rest:
+            raise Undetermined
+
+
+def _place(found: Found, flow: Flow) -> int:
+    return next(place for place, row in found.ring.flows.items() if any(flow is other for other in row))
+
+
+def _between(orders: list[int], low: int, high: int) -> bool:
+    """Return whether one of the ascending `orders` is above `low` and not above `high`."""
+    return bisect_right(orders, high) > bisect_right(orders, low)

@@ -1,0 +1,117 @@
+"""Many runs: which there are, in how many processes, what is known already, and what is kept of them."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from topology.acceptance.plan import Length
+from topology.acceptance.record import RunRecord
+from topology.acceptance.scenarios import Scenario
+from topology.acceptance.simulated import run_simulated
+from topology.errors import TestbedError
+
+RUNS_FILE = "runs.jsonl"
+"""One run a line, in a campaign's folder."""
+_RUNS_A_PROCESS = 100
+"""A process is replaced after so many runs: gRPC servers that come and go leave something behind each."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One run to be made in the simulation."""
+
+    scenario: Scenario
+    """What is injected."""
+    seed: int
+    """The seed."""
+    length: Length
+    """How long it is."""
+
+
+def run_task(task: Task) -> RunRecord:
+    """Make a run; also in a process of its own."""
+    return run_simulated(task.scenario, task.seed, task.length)
+
+
+def run_tasks(tasks: Sequence[Task], jobs: int) -> Iterator[RunRecord]:
+    """Yield the records of runs as they are done, in `jobs` processes at a time (1: in this one)."""
+    if jobs <= 1 or len(tasks) <= 1:
+        yield from map(run_task, tasks)
+        return
+    # Forked, gRPC's threads would be missing in the child.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(min(jobs, len(tasks)), context, max_tasks_per_child=_RUNS_A_PROCESS) as pool:
+        left = iter(tasks)
+        waiting: set[Future[RunRecord]] = {pool.submit(run_task, task) for task in islice(left, 2 * jobs)}
+        try:
+            while waiting:
+                done, waiting = wait(waiting, return_when=FIRST_COMPLETED)
+                for future in done:
+                    yield future.result()
+                waiting |= {pool.submit(run_task, task) for task in islice(left, len(done))}
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+class RunLog:
+    """The records of a campaign in a file, from which it can go on."""
+
+    def __init__(self, out: Path, *, resume: bool) -> None:
+        """Keep records in the folder `out`; without `resume` what is there is replaced.
+
+        Raises:
+            TestbedError: the folder cannot be written.
+        """
+        self.path = out / RUNS_FILE
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+            self.known = list(read_runs(self.path)) if resume and self.path.exists() else []
+            self.path.write_text("".join(json.dumps(record.to_json()) + "\n" for record in self.known))
+        except OSError as error:
+            raise TestbedError("out", f"{out} cannot be written: {error.strerror}", "choose another folder") from error
+
+    def add(self, record: RunRecord) -> None:
+        """Append a record.
+
+        Raises:
+            TestbedError: it cannot be written.
+        """
+        try:
+            with self.path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(record.to_json()) + "\n")
+        except OSError as error:
+            raise TestbedError("out", f"{self.path} cannot be written: {error.strerror}") from error
+        self.known.append(record)
+
+    def missing(self, tasks: Iterable[Task], fabric: str) -> list[Task]:
+        """Return the tasks that there is no record of."""
+        done = {(r.scenario, r.seed, r.steps) for r in self.known if r.fabric == fabric}
+        return [task for task in tasks if (task.scenario.name, task.seed, task.length.steps) not in done]
+
+
+def read_runs(path: Path) -> Iterator[RunRecord]:
+    """Yield the records of a file; a line that an interrupted program left unfinished is passed over."""
+    for line in path.read_text(encoding="utf-8").splitlines():
+        try:
+            yield RunRecord.from_json(json.loads(line))
+        except (ValueError, KeyError, TypeError):
+            continue
+
+
+def timed(clock: Callable[[], float] = time.monotonic) -> Callable[[], float]:
+    """Return a function that says how many seconds have passed since now."""
+    started = clock()
+    return lambda: clock() - started
+
+
+def default_jobs() -> int:
+    """Return how many processes suit this machine."""
+    return max(1, len(os.sched_getaffinity(0)))

@@ -1,0 +1,192 @@
+"""What one run of the acceptance test found out, and what of it must not be so. Pure data and arithmetic."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, NamedTuple, Self
+
+from topology.acceptance.scenarios import Outcome, Scenario
+
+
+class StepNumbers(NamedTuple):
+    """The contract's three numbers, as the shadow node said them when a step was trained."""
+
+    step: int
+    """The step that all ranks had just finished."""
+    trained: int
+    """Newest step that the shadow node was told of."""
+    replica: int
+    """Newest recovery point."""
+    durable: int
+    """Newest recovery point on storage."""
+
+
+class Reported(NamedTuple):
+    """A step that is not on storage, and why."""
+
+    step: int
+    """The step."""
+    reason: str
+    """A value of `jobspec.reasons.GapReason`."""
+    detail: str
+    """What exactly."""
+
+
+@dataclass
+class RunRecord:
+    """One run of one scenario with one seed."""
+
+    scenario: str
+    """Name of the scenario."""
+    fabric: str
+    """``simulation`` or ``mininet``."""
+    seed: int
+    """The seed."""
+    steps: int
+    """Steps that were to be trained with faults."""
+    numbers: list[StepNumbers] = field(default_factory=list)
+    """By step, in the order of training; a step that was trained again is there again."""
+    at_end: StepNumbers | None = None
+    """The last of them before the job was started again."""
+    injected: dict[str, int] = field(default_factory=dict)
+    """How often each fault really happened."""
+    verified: int = 0
+    """Recovery points that were compared: in memory, and again as read from the store."""
+    repaired: int = 0
+    """Steps with bytes that only the redundant hop brought."""
+    resynced: int = 0
+    """Steps whose state the trainer uploaded."""
+    reported: list[Reported] = field(default_factory=list)
+    """Steps that are not on storage in the end, with the reason."""
+    wrong: list[str] = field(default_factory=list)
+    """Recovery points that are not the trainers' state, or are on storage and cannot be read: must be empty."""
+    unexplained: list[int] = field(default_factory=list)
+    """Steps that are neither on storage nor explained: must be empty."""
+    training: str | None = None
+    """First difference of the training from the run without faults: must be None."""
+    restarted_from: int = 0
+    """Newest durable step, from which the job was started again; 0: there was none."""
+    restart: str | None = None
+    """How the job that was started again differs from the run without faults: must be None."""
+    error: str | None = None
+    """Why the run could not be made: must be None."""
+    skipped: str | None = None
+    """Why this fault cannot be injected on this fabric."""
+    seconds: float = 0.0
+    """Duration."""
+
+    def outcomes(self) -> dict[Outcome, int]:
+        """Return how many steps had which outcome."""
+        return {
+            Outcome.REPAIRED: self.repaired,
+            Outcome.RESYNCED: self.resynced,
+            Outcome.REPORTED: len(self.reported),
+        }
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the record as a JSON object."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, data: dict[str, Any]) -> Self:
+        """Return the record that `to_json` wrote.
+
+        Raises:
+            TypeError, KeyError: it is none.
+        """
+        numbers = [StepNumbers(*entry) for entry in data["numbers"]]
+        reported = [Reported(*entry) for entry in data["reported"]]
+        at_end = StepNumbers(*data["at_end"]) if data["at_end"] is not None else None
+        return cls(**{**data, "numbers": numbers, "at_end": at_end, "reported": reported})
+
+
+def failures(record: RunRecord) -> list[str]:
+    """Return what must not be so whatever happens, a sentence each; empty: the contract holds in this run."""
+    if record.skipped is not None:
+        return []
+    found = []
+    if record.error is not None:
+        found.append(f"the run could not be made: {record.error}")
+    if record.wrong:
+        found.append(f"{len(record.wrong)} wrong checkpoints: {record.wrong[0]}")
+    if record.training is not None:
+        found.append(f"training was changed: {record.training}")
+    if record.unexplained:
+        found.append(f"steps {record.unexplained} are neither on storage nor explained")
+    if record.restart is not None:
+        found.append(f"restart from step {record.restarted_from}: {record.restart}")
+    for numbers in record.numbers:
+        if not numbers.step >= numbers.trained >= numbers.replica >= numbers.durable:
+            found.append(f"the three numbers contradict each other: {numbers}")
+            break
+    if record.error is None and not record.verified:
+        found.append("nothing was compared: no recovery point was published")
+    return found
+
+
+@dataclass(frozen=True)
+class Row:
+    """A scenario on a fabric, with all its runs."""
+
+    scenario: Scenario
+    """The scenario."""
+    fabric: str
+    """The fabric."""
+    runs: tuple[RunRecord, ...]
+    """By seed."""
+
+    @property
+    def skipped(self) -> str | None:
+        """Why there were no runs, None where there were."""
+        reasons = [run.skipped for run in self.runs if run.skipped is not None]
+        return reasons[0] if reasons else None
+
+    def total(self, outcome: Outcome) -> int:
+        """Return how many steps of all runs had an outcome."""
+        return sum(run.outcomes()[outcome] for run in self.runs)
+
+    @property
+    def injected(self) -> Counter[str]:
+        """How often each fault happened in all runs."""
+        total: Counter[str] = Counter()
+        for run in self.runs:
+            total.update(run.injected)
+        return total
+
+    def failed_runs(self) -> list[tuple[RunRecord, list[str]]]:
+        """Return the runs in which the contract does not hold, with what is wrong."""
+        return [(run, found) for run in self.runs if (found := failures(run))]
+
+    def shortcomings(self) -> list[str]:
+        """Return what the row's runs together do not show, though it is there to show it."""
+        if self.skipped is not None:
+            return []
+        found = []
+        idle = [i.value for i in self.scenario.injections if not self.injected[i.value]]
+        if idle and not self.scenario.pick:
+            found.append(f"never happened: {', '.join(idle)}")
+        expected = self.scenario.expects
+        if expected and not any(self.total(outcome) for outcome in expected):
+            found.append(f"no step was {' or '.join(sorted(expected))}")
+        if self.scenario.complete and (missing := self.total(Outcome.REPORTED)):
+            found.append(f"{missing} steps are not on storage, though nothing that was injected excuses that")
+        return found
+
+    @property
+    def passed(self) -> bool:
+        """Whether the contract holds in all runs, and they show what they are there to show."""
+        return not self.failed_runs() and not self.shortcomings()
+
+
+def rows_of(scenarios: Sequence[Scenario], records: Iterable[RunRecord]) -> list[Row]:
+    """Group records by scenario and fabric, in the order of the scenarios."""
+    kept = list(records)
+    rows = []
+    for fabric in dict.fromkeys(record.fabric for record in kept):
+        for scenario in scenarios:
+            runs = [r for r in kept if (r.fabric, r.scenario) == (fabric, scenario.name)]
+            if runs:
+                rows.append(Row(scenario, fabric, tuple(sorted(runs, key=lambda run: run.seed))))
+    return rows

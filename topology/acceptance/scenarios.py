@@ -1,0 +1,112 @@
+"""The rows of the acceptance test, as data: what is injected, and what must come of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Injection(StrEnum):
+    """What goes wrong in a run."""
+
+    LOSS_BEFORE = "loss-before-switch"
+    """Frames are lost between the ranks and the switch, in both directions."""
+    LOSS_AFTER = "loss-after-switch"
+    """Replicas are lost between the switch and the shadow node."""
+    REORDER = "reordering"
+    """Frames are held back on every link, so that later ones overtake them."""
+    DUPLICATE = "duplication"
+    """Frames arrive twice on every link."""
+    CORRUPT = "corruption"
+    """Bits of frames are flipped on every link."""
+    CONGESTION = "mirror-congestion"
+    """The link to the shadow node is slower than the replicas, and its queue is small: bursts are lost."""
+    SIDE_CHANNEL = "side-channel-loss"
+    """Side-channel requests and replies get lost, and requests arrive twice."""
+    SHADOW_RESTART = "shadow-restart"
+    """The shadow node is killed in the middle of a step and started again with its store."""
+    OPTIMIZER_CHANGE = "optimizer-change"
+    """Options, parameter groups or the class of the optimizer change in the middle of the run."""
+    SWITCH_RESTART = "switch-restart"
+    """The switch is killed and started again empty; its controller restores it."""
+    SWITCH_FAILOVER = "switch-failover"
+    """The switch is killed for good; a standby takes over."""
+    RANK_RESTART = "rank-restart"
+    """All ranks die in the middle of a step and are started again from the newest durable recovery point."""
+    FULL_DISK = "full-disk"
+    """The store's disk is full for some steps: writes end with ENOSPC after a part."""
+    TORN_WRITE = "torn-write"
+    """The shadow node is killed in the middle of a write to its store, and started again."""
+
+
+class Outcome(StrEnum):
+    """What can become of a step besides that it is simply replicated and stored."""
+
+    REPAIRED = "repaired"
+    """Bytes that one copy lost came from the redundant hop."""
+    RESYNCED = "resynced"
+    """The trainer uploaded its state of the step after a loss."""
+    REPORTED = "reported"
+    """The step is not on storage, and the reason was given."""
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """One row."""
+
+    name: str
+    """Short name, for ``--only``."""
+    injections: tuple[Injection, ...]
+    """What goes wrong. Each of them must really have happened in the row's runs together."""
+    expects: frozenset[Outcome] = frozenset()
+    """At least one of these must be seen in the row's runs together; empty: nothing in particular."""
+    complete: bool = False
+    """Whether every step must become durable, none reported."""
+    pick: int = 0
+    """Of `injections`, so many are drawn by the seed; 0: all of them."""
+
+
+_REPAIR = frozenset({Outcome.REPAIRED})
+_LOSES = frozenset({Outcome.RESYNCED, Outcome.REPORTED})
+
+NETWORK = (
+    Injection.LOSS_BEFORE, Injection.LOSS_AFTER, Injection.REORDER, Injection.DUPLICATE, Injection.CORRUPT,
+)  # fmt: skip
+"""Impairments of links, which can all be there at the same time."""
+
+ALONE = (
+    Scenario("loss-before-switch", (Injection.LOSS_BEFORE,), complete=True),
+    Scenario("loss-after-switch", (Injection.LOSS_AFTER,), _REPAIR),
+    Scenario("reordering", (Injection.REORDER,), complete=True),
+    Scenario("duplication", (Injection.DUPLICATE,), complete=True),
+    Scenario("corruption", (Injection.CORRUPT,), _REPAIR),
+    Scenario("mirror-congestion", (Injection.CONGESTION,), frozenset(Outcome)),
+    Scenario("shadow-restart", (Injection.SHADOW_RESTART,), _LOSES),
+    Scenario("optimizer-change", (Injection.OPTIMIZER_CHANGE,), complete=True),
+    Scenario("switch-restart", (Injection.SWITCH_RESTART,)),
+    Scenario("switch-failover", (Injection.SWITCH_FAILOVER,)),
+    Scenario("rank-restart", (Injection.RANK_RESTART,), complete=True),
+    Scenario("full-disk", (Injection.FULL_DISK,), frozenset({Outcome.REPORTED})),
+    Scenario("torn-write", (Injection.TORN_WRITE,), _LOSES),
+)
+"""Each fault of the contract by itself."""
+
+ANYTHING = Scenario("mixed-anything", tuple(Injection), pick=5)
+"""Five faults that the seed draws from all of them: what the soak runs."""
+
+MIXED = (
+    Scenario("mixed-network", (*NETWORK, Injection.SIDE_CHANNEL)),
+    Scenario(
+        "mixed-restarts",
+        (*NETWORK[:2], Injection.SHADOW_RESTART, Injection.SWITCH_RESTART, Injection.RANK_RESTART),
+    ),
+    Scenario(
+        "mixed-storage",
+        (Injection.LOSS_AFTER, Injection.OPTIMIZER_CHANGE, Injection.FULL_DISK, Injection.TORN_WRITE),
+    ),
+    ANYTHING,
+)
+"""Several at once."""
+
+SCENARIOS = (*ALONE, *MIXED)
+"""All rows, in the order of the table."""

@@ -1,0 +1,139 @@
+"""The result of the acceptance test: the table, what failed and how to see it again, and the same as JSON."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from topology.acceptance.record import Row, RunRecord
+from topology.acceptance.scenarios import Outcome
+
+MOST_FAILURES = 20
+"""Failed runs that are listed below the table; the file of runs has all."""
+
+
+def render(rows: Sequence[Row], console: Console, out: str) -> None:
+    """Print one line a row, what failed, and the verdict as the last line."""
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
+    table.add_column("fault", no_wrap=True)
+    table.add_column("fabric", no_wrap=True)
+    for name in ("runs", "trained", "replica", "durable"):
+        table.add_column(name, justify="right", no_wrap=True)
+    table.add_column("repaired /\nresynced /\nreported", justify="right", no_wrap=True)
+    for name in ("training\nunchanged", "wrong check-\npoints", "restart\nidentical"):
+        table.add_column(name, no_wrap=True)
+    for row in rows:
+        table.add_row(*_cells(row))
+    console.print(table)
+    for line in _notes(rows):
+        console.print(Text(line), highlight=False, soft_wrap=True)
+    for line in _failures(rows):
+        console.print(Text(line, "bold red"), highlight=False, soft_wrap=True)
+    console.print(Text(verdict(rows, out), "green" if passed(rows) else "bold red"), highlight=False, soft_wrap=True)
+
+
+def passed(rows: Sequence[Row]) -> bool:
+    """Tell whether the contract holds in every run of every row, and there is a row."""
+    return bool(rows) and all(row.passed for row in rows)
+
+
+def verdict(rows: Sequence[Row], out: str) -> str:
+    """Return the closing line."""
+    runs = [run for row in rows for run in row.runs if run.skipped is None]
+    points = sum(run.verified for run in runs)
+    bad = sum(not row.passed for row in rows)
+    if bad:
+        return f"acceptance: FAILED in {bad} of {len(rows)} rows ({len(runs)} runs); records are in {out}"
+    return f"acceptance: the contract holds in {len(rows)} rows, {len(runs)} runs; {points:,} recovery points compared"
+
+
+def to_json(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return everything as one JSON object."""
+    return {
+        "passed": passed(rows),
+        "rows": [
+            {
+                "fault": row.scenario.name,
+                "fabric": row.fabric,
+                "injections": [injection.value for injection in row.scenario.injections],
+                "passed": row.passed,
+                "skipped": row.skipped,
+                "injected": dict(row.injected),
+                "outcomes": {outcome.value: row.total(outcome) for outcome in Outcome},
+                "wrong_checkpoints": sum(len(run.wrong) for run in row.runs),
+                "training_unchanged": all(run.training is None for run in row.runs),
+                "restart_identical": all(run.restart is None for run in row.runs),
+                "shortcomings": row.shortcomings(),
+                "failures": [{"seed": run.seed, "found": found} for run, found in row.failed_runs()],
+                "runs": [_named(run) for run in row.runs],
+            }
+            for row in rows
+        ],
+    }
+
+
+def reproduce(run: RunRecord) -> str:
+    """Return the command that makes a run again."""
+    return f"checkmate acceptance --fabric {run.fabric} --only {run.scenario} --first-seed {run.seed} --seeds 1"
+
+
+def _named(run: RunRecord) -> dict[str, Any]:
+    fields = run.to_json()
+    fields["numbers"] = [numbers._asdict() for numbers in run.numbers]
+    fields["at_end"] = run.at_end._asdict() if run.at_end is not None else None
+    fields["reported"] = [entry._asdict() for entry in run.reported]
+    return fields
+
+
+def _cells(row: Row) -> Iterator[Text]:
+    yield Text(row.scenario.name)
+    yield Text(row.fabric)
+    if row.skipped is not None:
+        yield from (Text("-"), *[Text("")] * 3, Text("not injected"), *[Text("")] * 3)
+        return
+    runs = row.runs
+    yield Text(str(len(runs)))
+    yield Text(_range(runs, lambda run: run.at_end and run.at_end.trained))
+    yield Text(_range(runs, lambda run: run.at_end and run.at_end.replica))
+    yield Text(_range(runs, lambda run: run.at_end and run.at_end.durable))
+    yield Text(" / ".join(str(row.total(outcome)) for outcome in Outcome))
+    yield _answer(all(run.training is None and run.error is None for run in runs))
+    wrong = sum(len(run.wrong) for run in runs)
+    yield Text(str(wrong), "bold red" if wrong else "green")
+    yield _answer(all(run.restart is None and run.error is None for run in runs))
+
+
+def _range(runs: Sequence[RunRecord], number: Callable[[RunRecord], int | None]) -> str:
+    found = [value for run in runs if (value := number(run)) is not None]
+    if not found:
+        return "-"
+    return str(found[0]) if min(found) == max(found) else f"{min(found)}..{max(found)}"
+
+
+def _answer(holds: bool) -> Text:
+    return Text("yes", "green") if holds else Text("NO", "bold red")
+
+
+def _notes(rows: Sequence[Row]) -> Iterator[str]:
+    for row in rows:
+        if row.skipped is not None:
+            yield f"{row.scenario.name} is not injected in {row.fabric}: {row.skipped}"
+
+
+def _failures(rows: Sequence[Row]) -> Iterator[str]:
+    listed = 0
+    for row in rows:
+        for shortcoming in row.shortcomings():
+            yield f"{row.scenario.name}, {row.fabric}: {shortcoming}"
+        for run, found in row.failed_runs():
+            listed += 1
+            if listed <= MOST_FAILURES:
+                yield f"{run.scenario}, {run.fabric}, seed {run.seed}: {'; '.join(found)}"
+                yield f"  again: {reproduce(run)}"
+    if listed > MOST_FAILURES:
+        yield f"and {listed - MOST_FAILURES} more failed runs"

@@ -21,11 +21,12 @@ PIPELINE := p4src/build/checkmate.p4info.txtpb,p4src/build/checkmate.json
 PYTEST_ARGS ?= -n auto --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help env run-testbed test lint types layers check p4 proto bench fuzz shell shell-env clean
+.PHONY: help env run-testbed acceptance test lint types layers check p4 proto bench fuzz shell shell-env clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 	@echo "Variables of run-testbed: SWITCH=softswitch|bmv2 FABRIC=auto|inproc|mininet ITERATIONS=20 RANKS= MTU= SEED=0 OUT=out/testbed JOB=examples/digits.yaml"
+	@echo "Variables of acceptance: QUICK=1 (the short form: simulation, one seed) SEEDS=3 OUT=out/acceptance"
 	@echo "Variables of shell: TARGET=127.0.0.1:9559 DEVICE_ID=1 ELECTION_ID=0,0 (only reads) PUSH=1 (push the program first)"
 
 env: $(VENV)/.installed ## Create the environment (exact versions of requirements.lock)
@@ -42,6 +43,10 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 run-testbed: env ## Train, and prove that the shadow holds every iteration's checkpoint
 	$(BIN)/checkmate testbed run $(JOB) --switch $(SWITCH) --fabric $(FABRIC) --iterations $(ITERATIONS) \
 	  $(if $(RANKS),--ranks $(RANKS)) $(if $(MTU),--mtu $(MTU)) --seed $(SEED) --out $(OUT)
+
+acceptance: OUT = out/acceptance
+acceptance: env ## Inject every fault of the recovery contract, alone and mixed, and judge the outcome
+	$(BIN)/checkmate acceptance $(if $(filter-out 0,$(QUICK)),--quick) $(if $(SEEDS),--seeds $(SEEDS)) --out $(OUT)
 
 test: env ## Run all tests
 	$(BIN)/python -m pytest $(PYTEST_ARGS)

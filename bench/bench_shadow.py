@@ -1,7 +1,7 @@
 """How fast a shadow node keeps up: placing replicas, applying the optimizer, encoding a recovery point.
 
 One thread, no sockets, CPU time. Replicas of one step of a synthetic model are built first, then handed to the
-core as a capture would. Run `python bench/shadow.py --json` for machine-readable results.
+core as a capture would. Run `python bench/bench_shadow.py --json` for machine-readable results.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from jobspec.ring import Phase
 from jobspec.schedule import step_plan
 from jobspec.segment import FLAGS_OF, Segment
 from jobspec.sidechannel import side_channel_pb2 as pb
+from jobspec.state import inventory_digest
+from nccl_emu.framework_state import FrameworkState
 from shadow_rx.core import ShadowCore
 from shadow_rx.snapshot import encode
 from shadow_rx.status import Event, StepReplicated
@@ -104,11 +106,25 @@ def _flow_replicas(job: Job, flow: Flow, layout: Layout, step: int, buckets: Seq
     return frames
 
 
-def attach(core: ShadowCore, layout: Layout) -> str:
-    """Attach a model with AdamW and upload its state; return the optimizer's options."""
-    params = {slot.param.name: torch.zeros(slot.param.shape) for slot in layout.slots}
-    group = torch.optim.AdamW(list(params.values())).param_groups[0]
-    options = json.dumps({key: value for key, value in group.items() if key != "params"})
+@dataclass(frozen=True)
+class Told:
+    """What the records of all ranks and steps have in common.
+
+    Attributes:
+        options: hyperparameters of the parameter group, as JSON.
+        objects: every object of a rank's state, once the optimizer has made a step.
+    """
+
+    options: str
+    objects: list[pb.StateObjectInfo]
+
+
+def attach(core: ShadowCore, layout: Layout) -> Told:
+    """Attach a model with AdamW and upload its state; return what its records tell."""
+    params = {slot.param.name: torch.nn.Parameter(torch.zeros(slot.param.shape)) for slot in layout.slots}
+    adamw = torch.optim.AdamW(list(params.values()))
+    state = FrameworkState(dict(params), params, adamw, [list(params)], sections={}, raw={})
+    options = json.dumps({key: value for key, value in adamw.param_groups[0].items() if key != "params"})
     optimizer = pb.OptimizerDescription(name="AdamW", groups=[pb.ParamGroup(params=list(params), options_json=options)])
     core.attach(
         pb.AttachRequest(
@@ -118,15 +134,19 @@ def attach(core: ShadowCore, layout: Layout) -> str:
             first_step=1,
             layout_json=layout.to_json(),
             optimizer=optimizer,
+            state_objects=state.inventory(),
         )
     )
-    core.upload("dp0", 1, pack_tensors({f"param/{name}": tensor for name, tensor in params.items()}))
+    core.upload("dp0", 1, pack_tensors({f"param/{name}": param.detach() for name, param in params.items()}))
     for flow in core.job.flows:
         core.open_flow(pb.OpenFlowRequest(group="dp0", epoch=1, flow_id=flow.id, source_port=PORT))
-    return options
+    for param in params.values():
+        param.grad = torch.zeros_like(param)
+    adamw.step()
+    return Told(options, state.inventory())
 
 
-def record(core: ShadowCore, step: int, options: str) -> list[Event]:
+def record(core: ShadowCore, step: int, told: Told) -> list[Event]:
     """Send all ranks' records of a step: the last one makes the core apply it."""
     events: list[Event] = []
     for rank in range(RANKS):
@@ -137,8 +157,10 @@ def record(core: ShadowCore, step: int, options: str) -> list[Event]:
                 step=step,
                 rank=rank,
                 layout_version=1,
-                group_options_json=[options],
+                group_options_json=[told.options],
                 loss=1.0,
+                state_digest=inventory_digest(told.objects),
+                state_objects=told.objects,
             )
         )
     return events
@@ -151,7 +173,7 @@ def measure(megabytes: int, steps: int) -> list[Result]:
     for mtu in (1500, 9000):
         job = make_job(mtu)
         core = ShadowCore(job, "sh0")
-        options = attach(core, layout)
+        told = attach(core, layout)
         place: list[float] = []
         apply: list[float] = []
         write: list[float] = []
@@ -163,9 +185,9 @@ def measure(megabytes: int, steps: int) -> list[Result]:
             for frame in frames:
                 core.on_frame(frame, 0.0)
             placed = time.process_time()
-            (event,) = record(core, step, options)
+            (event,) = record(core, step, told)
             applied = time.process_time()
-            assert isinstance(event, StepReplicated)
+            assert isinstance(event, StepReplicated), event
             state = len(encode(event.snapshot).state)
             write.append(time.process_time() - applied)
             place.append(placed - start)

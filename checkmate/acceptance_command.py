@@ -46,7 +46,7 @@ def acceptance(
     ] = False,
     fabric: Annotated[
         AcceptanceFabric | None,
-        typer.Option(help="all (the default): every row in the simulation, then once in Mininet where that can be used."),
+        typer.Option(help="all, the default: each row in the simulation, then once in Mininet where that can be used."),
     ] = None,
     seeds: Annotated[
         int | None, typer.Option(min=1, help=f"Seeds of each row in the simulation; by default {_SEEDS}.")

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 import typer
 
 from checkmate import job_commands, store_commands, switch_commands, testbed_commands
+from checkmate.acceptance_command import acceptance
 from checkmate.certs_command import certs
 from checkmate.inspect_command import inspect
 from checkmate.replay_command import replay_command
@@ -27,6 +28,7 @@ app.add_typer(job_commands.app)
 app.add_typer(store_commands.app)
 app.command()(store_commands.restore)
 app.command()(store_commands.verify)
+app.command()(acceptance)
 app.command()(certs)
 app.command("replay")(replay_command)
 app.command()(inspect)

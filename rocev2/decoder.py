@@ -76,6 +76,11 @@ class Decoder:
         if self._packets % _PUMP_PACKETS == 0:
             self._pump(final=False)
 
+    @property
+    def found(self) -> int:
+        """All-reduces found so far."""
+        return len(self._tensors)
+
     def finish(self, file: str) -> DecodedCapture:
         """Take the end of the capture; return all that was found. The decoder is used up."""
         for flow in self._flows.values():

@@ -104,9 +104,10 @@ class Connection:
         2^32. It goes to the next *expected* byte rather than to the last one seen, because the hops
         between two expected frames may fill more than 2^31 stream bytes.
         """
-        if ordinal >= len(self.plan_at(step).expected):
-            step, ordinal = step + 1, 0
         expected = self.plan_at(step).expected
+        if ordinal >= len(expected):
+            step, ordinal = step + 1, 0
+            expected = self.plan_at(step).expected
         if not expected:
             return
         position = self.schedule.step_start(step) + expected[ordinal].start
@@ -297,7 +298,7 @@ class Assembler:
         if (whole or frame.shared) and (placed or frame.untried) and not frame.verified and frame.covered:
             self._verify(slot, frame, now)
         if whole and frame.verified:
-            connection.expect(slot.step, connection.plan_at(slot.step).ordinal[copy.slot.index] + 1)
+            connection.expect(slot.step, slot.plan.flows[copy.flow_id].ordinal[copy.slot.index] + 1)
         return placed
 
     def place_given(self, step: int, flow_id: int, index: int, start: int, data: memoryview, now: float) -> int:
@@ -419,7 +420,10 @@ class Assembler:
 
 def in_force(plans: Sequence[tuple[int, T]], step: int) -> T:
     """Return which of `plans`, each with its first step, is in force at `step`."""
-    return next((plan for since, plan in reversed(plans) if since <= step), plans[0][1])
+    for since, plan in reversed(plans):
+        if since <= step:
+            return plan
+    return plans[0][1]
 
 
 def _not_needed(slot: FrameSlot) -> Discard:

@@ -29,6 +29,8 @@ class TrainingPlan:
     """Folder for the ranks' logs and states (see `RunFiles.rank_logs`)."""
     resume_from: Mapping[str, Path] = field(default_factory=dict)
     """Recovery point to build the trainers from, by group; empty trains from the seed."""
+    dies_after: int | None = None
+    """Step after which all ranks are killed, in the middle of the next one; None: they train to the last step."""
 
 
 class Fabric(Protocol):

@@ -38,6 +38,7 @@ class FlakySideChannel(LocalSideChannel):
 
     def upload_state(self, group: str, epoch: int, state: bytes, step: int = 0, *, final: bool = False) -> bool:
         """Give the state after `step`."""
+
         def upload() -> bool:
             return super(FlakySideChannel, self).upload_state(group, epoch, state, step, final=final)
 

@@ -10,11 +10,12 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from jobspec.model import Group, Job, ShadowNode
+from jobspec.model import Group, Host, Job, ShadowNode
 from jobspec.sidechannel.side_channel_pb2 import Status
 from jobspec.tls import Role
 from nccl_emu.side_channel import GrpcSideChannel
 from topology.fabric import OnStep, TrainingPlan
+from topology.mininet_injections import MininetInjections, as_json
 from topology.mininet_net import MininetNetwork, standby_of
 from topology.processes import Child, follow
 from topology.roles import Roles, RunFiles, Track
@@ -32,6 +33,7 @@ class MininetFabric:
     def __init__(
         self, job: Job, job_file: Path, out: Path, switch: str, seed: int, timeout: float,
         events: Sequence[SwitchEvent] = (), *, resync: bool = True, tls: RunTls | None = None,
+        injections: MininetInjections | None = None,
     ) -> None:  # fmt: skip
         """Prepare the fabric.
 
@@ -45,6 +47,7 @@ class MininetFabric:
             events: what happens in the first epoch; for those of the switch the fabric has a controller of its own.
             resync: whether rank 0 uploads its state when a shadow node asks for it.
             tls: credentials of everybody, None for plain text.
+            injections: faults of links and shadow node, None for none.
         """
         self.job = job
         self.happened: list[str] = []
@@ -65,6 +68,17 @@ class MininetFabric:
         self._keeper: SwitchKeeper | None = None
         self._shadows: dict[str, GrpcSideChannel] = {}
         self._shadow_processes: dict[str, Child] = {}
+        self._injections = injections or MininetInjections()
+        self._interfaces: dict[str, list[str]] = {}
+
+    @property
+    def side_channels(self) -> dict[str, str]:
+        """Address of each shadow node's side channel."""
+        return {name: channel.address for name, channel in self._shadows.items()}
+
+    def link_stats(self, name: str) -> Path:
+        """Return the file that says, when all has ended, what was done to the frames of an impaired link."""
+        return self._out / "logs" / f"link-{name}.json"
 
     def __enter__(self) -> Self:
         """Build the network, then start switches and shadow nodes."""
@@ -87,6 +101,7 @@ class MininetFabric:
         standby = self._plan.needs_standby
         self._network = MininetNetwork(self.job, [*self._roles.hosts, *self._roles.shadows], standby=standby)
         stack.callback(self._network.stop)
+        self._impair_links()
         for spec in self.job.switches:
             self.targets[spec.name] = self._start_switch(spec.name, self._out)
         if self._plan.of_switch:
@@ -110,7 +125,34 @@ class MininetFabric:
                 ready.add(child.name)
 
         follow(shadows, on_line, lambda: len(ready) == len(shadows), idle_limit=self._timeout)
-        self._watched += shadows
+        if not self._injections.shadow_dies:
+            self._watched += shadows
+
+    def _impair_links(self) -> None:
+        """Put a process on each link that is to be impaired, between its host and the switch."""
+        bridges, ready = [], set[str]()
+        everybody: list[Host | ShadowNode] = [*self._roles.hosts, *self._roles.shadows]
+        ends = {end.name: end for end in everybody}
+        for name, (uplink, downlink) in self._injections.links.items():
+            near, far = self._network.divide(ends[name])
+            command = [
+                sys.executable, "-m", "topology.impairing_bridge", "--inside", far,
+                "--outside", self._network.interfaces(name)[0], "--uplink", as_json(uplink),
+                "--downlink", as_json(downlink), "--seed", f"{name}/{self._seed}",
+                "--stats", str(self.link_stats(name).absolute()),
+            ]  # fmt: skip
+            log = self._out / "logs" / f"link-{name}.log"
+            bridges.append(Child(f"link of {name}", command, log, attach_to=self._network.pid(name)))
+            self._stack.callback(bridges[-1].stop)
+            self._interfaces[name] = [near]
+        if bridges:
+            follow(bridges, lambda child, _: ready.add(child.name), lambda: len(ready) == len(bridges),
+                   idle_limit=self._timeout)  # fmt: skip
+        self._watched += bridges
+
+    def _interfaces_of(self, name: str) -> list[str]:
+        """Return what a host uses: its end of an impaired link where there is one."""
+        return self._interfaces.get(name) or self._network.interfaces(name)
 
     def _start_switch(self, name: str, captures: Path, address: str | None = None) -> str:
         """Start the switch `name`, or the standby of that name; return its P4Runtime address."""
@@ -128,14 +170,15 @@ class MininetFabric:
 
     def _start_shadow(self, node: ShadowNode, address: str, after: int | None = None) -> Child:
         """Start a shadow node, again where it was killed `after` a step."""
+        program = self._injections.shadow_program if after is None else ("shadow_rx",)
         command = [
-            sys.executable, "-m", "shadow_rx", "--job", str(self._job_file), "--shadow", node.name,
+            sys.executable, "-m", *program, "--job", str(self._job_file), "--shadow", node.name,
             "--listen", address,
             "--store", str(self._files.checkpoints(node.name)), "--events", str(self._files.events(node.name)),
             "--side-channel-log", str(self._files.side_channel_log(node.name, after)), "--queue", "64",
             *(["--resume"] if after is not None else []),
         ]  # fmt: skip
-        for interface in self._network.interfaces(node.name):
+        for interface in self._interfaces_of(node.name):
             command += ["--iface", interface]
         sharing = {name for group in self.job.groups if node.name in group.shadows for name in group.shadows}
         for name in sorted(sharing - {node.name}):
@@ -152,21 +195,35 @@ class MininetFabric:
         """Kill the first shadow node and start it again with its storage; the ranks train on meanwhile."""
         node = self._roles.shadows[0]
         child = self._shadow_processes[node.name]
-        self._watched.remove(child)
+        if child in self._watched:
+            self._watched.remove(child)
         child.kill()
         self._watched.append(self._start_shadow(node, self._shadows[node.name].address, event.step))
         self.happened.append(f"{event}: {node.name} was killed and started again")
+
+    def _look_after_shadow(self, step: int) -> None:
+        """Start the first shadow node again where it was to die by itself and has done so by `step`."""
+        node = self._roles.shadows[0]
+        child = self._shadow_processes[node.name]
+        if self._injections.shadow_dies and not child.running:
+            self._watched.append(self._start_shadow(node, self._shadows[node.name].address, step))
+            self.happened.append(f"{node.name} died by step {step} and was started again")
 
     def train(self, plan: TrainingPlan, on_step: OnStep) -> float:
         """Train one epoch; see `Fabric.train`."""
         losses: dict[int, list[float]] = {}
         accuracies: list[float] = []
-        done = 0
+        done, newest = 0, plan.first_step
+
+        def over() -> bool:
+            self._look_after_shadow(newest)
+            return done == len(ranks) or (plan.dies_after is not None and newest >= plan.dies_after)
 
         def on_line(_: Child, line: dict[str, Any]) -> None:
-            nonlocal done
+            nonlocal done, newest
             event = line.get("event")
             if event == "step" and line["rank"] == 0:
+                newest = max(newest, int(line["step"]))
                 told = losses.setdefault(int(line["step"]), [])
                 told.append(float(line["loss"]))
                 if len(told) == len(self.job.groups):
@@ -184,7 +241,11 @@ class MininetFabric:
                 for rank in range(len(group.ring)):
                     ranks.append(self._start_rank(group, rank, plan))
                     stack.callback(ranks[-1].stop)
-            follow(ranks, on_line, lambda: done == len(ranks), idle_limit=self._timeout + 30, watch=self._watched)
+            follow(ranks, on_line, over, idle_limit=self._timeout + 30, watch=self._watched)
+            if plan.dies_after is not None:
+                for child in ranks:
+                    child.kill()
+                return float("nan")
             for child in ranks:
                 if child.wait(self._timeout) != 0:
                     raise child.failure("failed")
@@ -222,7 +283,7 @@ class MininetFabric:
         name = group.ring[rank]
         command = [
             sys.executable, "-m", "nccl_emu", "--job", str(self._job_file), "--group", group.name,
-            "--rank", str(rank), "--iface", ",".join(self._network.interfaces(name)),
+            "--rank", str(rank), "--iface", ",".join(self._interfaces_of(name)),
             "--epoch", str(plan.epoch), "--iterations", str(plan.last_step), "--seed", str(self._seed),
             "--out", str(self._files.rank_logs(plan.logs, group)), "--timeout", str(self._timeout),
         ]  # fmt: skip

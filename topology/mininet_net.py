@@ -128,6 +128,23 @@ class MininetNetwork:
         """Return the interfaces of host `name`, within its namespace; the first is the one to its switch."""
         return [f"{name}-eth{number}" for number in range(self._links)]
 
+    def divide(self, end: Host | ShadowNode) -> tuple[str, str]:
+        """Put a second link within the namespace of host `end`, for a process that joins it with the one to the switch.
+
+        Returns:
+            The interface for the host to use, and the other end of the second link.
+
+        Raises:
+            TestbedError: it cannot be made.
+        """
+        near, far = f"{end.name}-near", f"{end.name}-far"
+        inside = ["mnexec", "-a", str(self.pid(end.name))]
+        _run([*inside, "ip", "link", "add", near, "type", "veth", "peer", "name", far])
+        self._prepare_host(end, near)
+        subprocess.run([*inside, "ethtool", "-K", far, *_NO_OFFLOADS], capture_output=True, check=False)
+        _run([*inside, "ip", "link", "set", "dev", far, "mtu", str(self.job.network.mtu), "up"])
+        return near, far
+
     def take_carrier(self, switch: str) -> None:
         """Set all ports of `switch` down, as when its machine has no power: the hosts see that their carrier is lost.
 

@@ -62,18 +62,15 @@ control Ingress(inout tna_headers_t hdr, inout metadata_t meta, in ingress_intri
     apply {
         meta.ingress_port = ig_intr_md.ingress_port;
         forward.apply(hdr.packet, meta);
-        not_replicated.count(meta.reason);
-        if (meta.flow_started == 1) {
-            ig_dprsr_md.digest_type = 1;
-        }
-        if (meta.drop == 1) {
-            ig_dprsr_md.drop_ctl = 1;
-        }
-        ig_tm_md.mcast_grp_a = meta.group;
-        if (meta.group == 0) {
-            // No unicast port beside a group: a flow's group holds its original egress port too, as on v1model.
+        ig_dprsr_md.digest_type = 2w0 ++ meta.flow_started;
+        ig_dprsr_md.drop_ctl = 2w0 ++ meta.drop;
+        if (meta.group != 0) {
+            // Without a unicast port: a flow's group holds its original egress port too, as on v1model.
+            ig_tm_md.mcast_grp_a = meta.group;
+        } else {
             ig_tm_md.ucast_egress_port = meta.egress_port;
         }
+        not_replicated.count(meta.reason);
         hdr.bridge.setValid();
         hdr.bridge.ingress_port = meta.ingress_port;
         hdr.bridge.flow_id = meta.flow_id;

@@ -16,9 +16,7 @@ from rocev2.report import AllReduce, DecodedCapture, decode
 
 def run(capture: Capture, packets: Sequence[Encoded], use_p2p: bool = False) -> DecodedCapture:
     traffic = capture.traffic
-    return decode(
-        to_packets(packets), use_p2p=use_p2p, dtype=traffic.dtype, file="x", bucket_elements=traffic.buckets
-    )
+    return decode(to_packets(packets), use_p2p=use_p2p, dtype=traffic.dtype, file="x", bucket_elements=traffic.buckets)
 
 
 def shown(capture: Capture, packets: Sequence[Encoded], use_p2p: bool = False) -> list[NDArray[np.bool_]]:
@@ -57,9 +55,7 @@ def assert_no_wrong_element(capture: Capture, packets: Sequence[Encoded]) -> Dec
     return found
 
 
-def _which(
-    capture: Capture, packets: Sequence[Encoded], item: AllReduce, masks: list[NDArray[np.bool_]]
-) -> int | None:
+def _which(capture: Capture, packets: Sequence[Encoded], item: AllReduce, masks: list[NDArray[np.bool_]]) -> int | None:
     """Return the all-reduce that has all elements that `item` covers, looking first at those of its packets."""
     size = itemsize(canonical(capture.traffic.dtype))
     within = packets[item.first_packet - 1 : item.last_packet]

@@ -46,7 +46,9 @@ def test_reduced_tensors_are_as_in_truth(shared_captures: Path, truth: dict[str,
         assert item["protocol"] == expected["collective"]["protocol"]
     assert found.marks.get("rtt_probe_ud_qp1", 0) == expected["rocev2_breakdown"]["rtt_probe_ud_qp1"]
     assert found.marks.get("rtt_probe_vendor_op_0xaa", 0) == expected["rocev2_breakdown"]["rtt_probe_vendor_op_0xaa"]
-    flows = {(flow["dest_qp"], flow["src_ip"]): flow for flow in expected["flows"] if flow["dest_qp"] not in (1, 0xBBBBBB)}
+    flows = {
+        (flow["dest_qp"], flow["src_ip"]): flow for flow in expected["flows"] if flow["dest_qp"] not in (1, 0xBBBBBB)
+    }
     assert {(pair.dest_qp, pair.source): pair.packets for pair in found.queue_pairs} == {
         key: flow["packets"] for key, flow in flows.items()
     }

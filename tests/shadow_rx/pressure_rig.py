@@ -1,4 +1,4 @@
-"""A shadow node that is too slow, on a simulated clock: its own work and its storage take time, its inbox is bounded."""
+"""A shadow node that is too slow, on a simulated clock: its work and its storage take time, its inbox is bounded."""
 
 from __future__ import annotations
 

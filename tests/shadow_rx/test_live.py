@@ -10,6 +10,7 @@ import struct
 import subprocess
 import sys
 import threading
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -17,10 +18,13 @@ import grpc
 import pytest
 import torch
 import yaml
+from typer.testing import CliRunner
 
+from checkmate.cli import app
 from jobspec.recovery_point import read_recovery_point
 from jobspec.sidechannel import side_channel_pb2 as pb
 from jobspec.sidechannel import side_channel_pb2_grpc as rpc
+from jobspec.store import StoreSpec
 from shadow_rx.__main__ import main
 from tests.shadow_rx.twin import Twin, as_bytes, make_layout
 from tests.shadow_rx.wire import make_job
@@ -100,7 +104,8 @@ def _start(enter: list[str], *arguments: str) -> subprocess.Popen[str]:
 
 
 def test_a_process_follows_a_job(namespace: list[str], tmp_path: Path) -> None:
-    job = make_job()
+    # Each step as a whole, so that --keep 2 leaves two of them.
+    job = make_job().model_copy(update={"store": StoreSpec(base_every=1)})
     twin = Twin(job, make_layout([(300, 70), (33,)], 40_000))
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job.model_dump(mode="json")))
     process = _start(
@@ -147,6 +152,30 @@ def test_a_process_follows_a_job(namespace: list[str], tmp_path: Path) -> None:
         assert as_bytes(tensors) == as_bytes(twin.state())
     finally:
         sender.close()
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+
+
+def test_a_process_tells_its_status_and_serves_metrics(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(make_job().model_dump(mode="json")))
+    process = _start(
+        [], "--job", f"{tmp_path}/job.yaml", "--shadow", "sh0", "--iface", "lo", "--listen", "127.0.0.1:0",
+        "--metrics", "127.0.0.1:0", "--events", f"{tmp_path}/events.jsonl", "--store", f"{tmp_path}/store",
+    )  # fmt: skip
+    try:
+        assert process.stdout is not None
+        ready = json.loads(process.stdout.readline())
+        with urllib.request.urlopen(f"http://{ready['metrics']}/metrics", timeout=20) as reply:
+            text = reply.read().decode()
+        assert 'checkmate_shadow_trained_step{group="dp0",shadow="sh0",training_job="test"} 0.0' in text
+        shown = CliRunner().invoke(app, ["status", ready["listen"], "--json"])
+        assert json.loads(shown.stdout)["shadow"] == "sh0"
+        process.send_signal(signal.SIGTERM)
+        output, errors = process.communicate(timeout=20)
+        assert (process.returncode, errors) == (0, "")
+        assert json.loads(output)["event"] == "final"
+    finally:
         if process.poll() is None:
             process.kill()
             process.communicate()

@@ -227,7 +227,8 @@ def test_the_dashboard_is_one_that_grafana_imports() -> None:
         assert panel["id"] not in ids
         ids.add(panel["id"])
         place = panel["gridPos"]
-        assert 0 <= place["x"] and place["x"] + place["w"] <= 24
+        assert place["x"] >= 0
+        assert place["x"] + place["w"] <= 24
         cells = {
             (x, y)
             for x in range(place["x"], place["x"] + place["w"])

@@ -63,7 +63,7 @@ def test_unreadable_certificate_and_unwritable_log_fail_loudly(tmp_path: Path) -
     pem = ("--grpc-server-ssl", "--grpc-server-cert", "/nowhere/c.pem", "--grpc-server-key", "/nowhere/k.pem")
     result = run_to_end("--no-p4", *FREE, *pem)
     assert (result.returncode, result.stdout) == (1, "")
-    assert "/nowhere/k.pem: No such file or directory" in result.stderr
+    assert "/nowhere/c.pem: cannot be read: No such file or directory" in result.stderr
     result = run_to_end("--no-p4", "--log-file", str(tmp_path / "nowhere" / "log"), *FREE)
     assert (result.returncode, result.stdout) == (1, "")
     assert "nowhere/log: No such file or directory" in result.stderr

@@ -91,9 +91,7 @@ class WideWorld:
             self.simulation.attach(place_of(job, spec), ShadowHost(node), _link(), _link())
             self.shadows[spec.name] = LocalSideChannel(node)
         self.rings = [
-            RingSimulation(
-                job, group, self.simulation, [self.shadows[n] for n in group.shadows], seed
-            )
+            RingSimulation(job, group, self.simulation, [self.shadows[n] for n in group.shadows], seed)
             for group in job.groups
         ]
         self.states: dict[str, Mapping[str, torch.Tensor]] = {}

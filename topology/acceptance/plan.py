@@ -237,6 +237,7 @@ def _changes(rng: random.Random, length: Length) -> list[ChangeSpec]:
         if name == "SGD":
             options["momentum"] = 0.9
         optimizer = OptimizerSpec.model_validate({"name": name, "options": options})
-        train, joining = (["0.*"], {"lr": 0.002}) if step == joins else ([], {})
+        joining: dict[str, OptionValue] = {"lr": 0.002} if step == joins else {}
+        train = ["0.*"] if step == joins else []
         changes.append(ChangeSpec(step=step, optimizer=optimizer, train=train, options=joining))
     return changes

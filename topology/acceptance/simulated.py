@@ -65,7 +65,7 @@ def _run(plan: TrialPlan, root: Path, record: RunRecord, make_publisher: MakePub
 
 
 def _restart(world: AcceptanceWorld, record: RunRecord) -> None:
-    """Start the job again from the newest durable recovery point alone, and let it go on; the links stay as they are."""
+    """Start the job again from the newest durable recovery point alone and let it go on; the links stay as they are."""
     before, record.training = record.training, None
     try:
         point = world.newest_durable()

@@ -63,12 +63,14 @@ class Soak:
         kinds = ", ".join(f"{name} {count:,}" for name, count in sorted(self.runs_with.items()))
         outcome = "in every one of them" if self.clean == self.seeds else f"in {self.clean:,} of them"
         hours = self.run_seconds / 3600
+        counts = {outcome: self.outcomes[outcome] for outcome in Outcome}
+        became = ", ".join(f"{count:,} {outcome}" for outcome, count in counts.items())
+        hops = ", ".join(map(str, HOPS))
         return (
             f"{self.seeds:,} seeds ({self.first_seed} to {self.last_seed}) of mixed faults in the {self.fabric}: the "
-            f"contract held {outcome}. {RANKS} ranks, hops {', '.join(map(str, HOPS))} replicated; {self.trained:,} steps "
-            f"trained; {self.compared:,} recovery points compared bit for bit; "
-            f"{self.outcomes[Outcome.REPAIRED]:,} steps repaired, {self.outcomes[Outcome.RESYNCED]:,} resynced, "
-            f"{self.outcomes[Outcome.REPORTED]:,} reported. Every run ended with a restart from the newest durable step. "
+            f"contract held {outcome}. {RANKS} ranks, hops {hops} replicated; {self.trained:,} steps trained; "
+            f"{self.compared:,} recovery points compared bit for bit; of the steps {became}. "
+            "Every run ended with a restart from the newest durable step. "
             f"Together the runs took {hours:.1f} hours, {self.jobs} at a time.\n\n"
             f"Runs in which each fault happened: {kinds}.\n"
         )

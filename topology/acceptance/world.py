@@ -110,7 +110,7 @@ class AcceptanceWorld:
         if not self._rings:
             self._rings.append(RingSimulation(
                 self.job, self.group, self.simulation, [self.channel], f"{self.plan.scenario}/{self.plan.seed}",
-                self.plan.links, on_lost=lambda step, reason: None,
+                self.plan.links, on_lost=self._refused,
             ))  # fmt: skip
         self.ring.begin(trainers, self._epoch)
         self.channel.calls.trouble = self.plan.side_channel_trouble
@@ -246,6 +246,9 @@ class AcceptanceWorld:
         return bool(found)
 
     # ---- what is found out ----
+
+    def _refused(self, step: int, reason: str) -> None:
+        """Go on where the shadow node refuses what it is told, as after a lost announcement: it has to say why later."""
 
     def _observe(self, event: Event) -> None:
         if isinstance(event, StepReplicated):

@@ -1,0 +1,33 @@
+"""Finding p4c's Tofino backend, and compiling with it."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+from p4src.artifacts import ROOT
+
+TARGETS = {"tofino": ("tna", ()), "tofino2": ("t2na", ("-DTOFINO2",))}
+"""Target of ``p4c -b`` -> architecture, and definitions for the preprocessor."""
+
+
+def find_compiler() -> str | None:
+    """Return the path of a p4c on PATH that has the Tofino backend; None where there is none."""
+    path = shutil.which("p4c")
+    if path is None:
+        return None
+    help_text = subprocess.run([path, "--target-help"], check=False, capture_output=True, text=True).stdout
+    return path if "tofino2" in help_text else None
+
+
+def compile_for(compiler: str, target: str, output: Path) -> None:
+    """Compile the TNA program for `target` into the folder `output`, with all reports (``-g``).
+
+    Raises:
+        subprocess.CalledProcessError: p4c refuses the program; its messages are in `stderr`.
+    """
+    architecture, definitions = TARGETS[target]
+    command = [compiler, "-b", target, "--arch", architecture, "-g", *definitions, "-o", str(output), "tna/checkmate.p4"]
+    # From the source folder, so that the output names no folder of this machine.
+    subprocess.run(command, check=True, cwd=ROOT, capture_output=True, text=True)

@@ -1,0 +1,239 @@
+"""The parts by themselves: PSN arithmetic, ordering, messages, chunk arithmetic, lines, rings, types."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rocev2 import psn
+from rocev2.connection import to_lines
+from rocev2.control import announcements
+from rocev2.dtypes import canonical
+from rocev2.encode import Traffic, add, encode, to_packets
+from rocev2.errors import RoceError
+from rocev2.headers import RoceFrame
+from rocev2.messages import MessageBuilder, Write
+from rocev2.opcodes import WRITE_FIRST, WRITE_LAST, WRITE_LAST_IMM, WRITE_MIDDLE, WRITE_ONLY, WRITE_ONLY_IMM
+from rocev2.protocols import LL, SIMPLE
+from rocev2.queue_pair import WINDOW, QueuePair
+from rocev2.report import decode
+from rocev2.shape import GRAINS, Contradiction, LoopShape, Undetermined, loops, sent_chunk, solve
+
+
+def request(opcode: int, number: int, payload: bytes = b"", length: int = 0, immediate: int = -1) -> RoceFrame:
+    return RoceFrame(b"", b"", b"", 1, False, opcode, 7, number, False, 0x1000, 9, length, immediate, -1, payload)
+
+
+@given(st.integers(1 << 24, 1 << 40), st.integers(-psn.HALF + 1, psn.HALF))
+def test_unwrap_finds_the_nearest(near: int, distance: int) -> None:
+    number = near + distance
+    found = psn.unwrap(psn.wrap(number), near)
+    assert found == number or (distance == -psn.HALF and found == near - psn.HALF)
+
+
+def test_gaps_and_ranges() -> None:
+    assert psn.gaps([3, 4, 7], 1, 9) == [(1, 2), (5, 6), (8, 9)]
+    assert psn.gaps([], 1, 2) == [(1, 2)]
+    assert psn.gaps([1, 2], 1, 2) == []
+    assert psn.ranges([1, 2, 5]) == [(1, 2), (5, 5)]
+
+
+def test_queue_pair_orders_over_the_wrap_and_drops_copies() -> None:
+    queue = QueuePair()
+    numbers = [0xFFFFFE, 1, 0, 0xFFFFFF, 1, 3]
+    for order, number in enumerate(numbers):
+        assert queue.add(request(WRITE_MIDDLE, number, b"x"), order) == []
+    assert [psn.wrap(item.psn) for item in queue.flush()] == [0xFFFFFE, 0xFFFFFF, 0, 1, 3]
+    assert (queue.duplicates, queue.reordered, queue.lost) == (1, 2, [(2, 2)])
+
+
+def test_queue_pair_holds_a_bounded_number_of_packets() -> None:
+    queue = QueuePair()
+    out = [item for n in range(5 * WINDOW) for item in queue.add(request(WRITE_MIDDLE, n, b"x"), n)]
+    assert len(out) >= 3 * WINDOW
+    assert queue.add(request(WRITE_MIDDLE, 0, b"x"), 0) == []
+    assert queue.stale == 1
+    assert len(out) + len(queue.flush()) == 5 * WINDOW
+
+
+def build(*frames: RoceFrame) -> list[Write]:
+    queue, builder = QueuePair(), MessageBuilder()
+    for order, item in enumerate(frames):
+        queue.add(item, order)
+    done = [write for item in queue.flush() for write in builder.feed(item)]
+    builder.flush_into(done)
+    return done
+
+
+def test_messages_of_every_kind() -> None:
+    body = bytes(256)
+    done = build(
+        request(WRITE_FIRST, 0, body, 600), request(WRITE_MIDDLE, 1, body), request(WRITE_LAST, 2, body[:88]),
+        request(WRITE_ONLY, 3, b"abcd", 4), request(WRITE_ONLY_IMM, 4, b"", 0, 600),
+        request(WRITE_FIRST, 5, body, 512), request(WRITE_LAST_IMM, 6, body, 0, 512),
+    )  # fmt: skip
+    assert [(w.length, w.bytes, w.immediate, w.ended, w.single) for w in done] == [
+        (600, 600, -1, True, False),
+        (4, 4, -1, True, True),
+        (0, 0, 600, True, True),
+        (512, 512, 512, True, False),
+    ]
+
+
+def test_what_is_left_of_damaged_messages() -> None:
+    body = bytes(256)
+    done = build(
+        request(WRITE_MIDDLE, 11, body), request(WRITE_LAST_IMM, 12, body[:8], 0, 520),  # FIRST 10 lost
+        request(WRITE_FIRST, 13, body, 1024), request(WRITE_MIDDLE, 15, body),  # 14 and LAST 16 lost
+        request(WRITE_ONLY_IMM, 17, b"", 0, 0),
+    )  # fmt: skip
+    assert [(w.first is None, w.ended, len(w.pieces)) for w in done] == [
+        (True, True, 2),
+        (False, False, 2),
+        (False, True, 1),
+    ]
+    assert psn.wrap(done[1].last or 0) == 16
+
+
+def test_packets_that_do_not_fit_their_place_are_not_used() -> None:
+    builder = MessageBuilder()
+    queue = QueuePair()
+    bad = [
+        request(WRITE_FIRST, 0, bytes(100), 600),  # no path MTU
+        request(WRITE_FIRST, 1, bytes(256), 100),  # shorter than its first packet
+        request(WRITE_ONLY, 2, bytes(8), 9),
+        request(WRITE_MIDDLE, 3, bytes(17)),
+        request(WRITE_LAST, 4, b""),
+    ]
+    for order, item in enumerate(bad):
+        queue.add(item, order)
+    assert [write for item in queue.flush() for write in builder.feed(item)] == []
+    assert builder.odd == len(bad)
+
+
+@given(
+    st.integers(1, 60000), st.integers(2, 5), st.integers(1, 3), st.sampled_from([1, 2, 4, 8]), st.sampled_from(GRAINS)
+)
+def test_chunks_are_those_of_nccl(elements: int, ranks: int, channels: int, size: int, grain: int) -> None:
+    """The loop of NCCL 2.18's kernel, in elements as it is written there, gives the same chunks."""
+    least, most = grain // size, 32768 // size
+    expected = set()
+    offset = 0
+    while offset < elements:
+        pieces = channels * ranks
+        chunk = min(most, -(-(elements - offset) // (pieces * least)) * least)
+        for number in range(ranks):
+            for channel in range(channels):
+                start = offset + (number * channels + channel) * chunk
+                count = min(chunk, elements - start)
+                if count > 0:
+                    expected.add((start * size, (start + count) * size))
+        offset += pieces * most
+    found = set()
+    for base, shape in loops(elements * size, ranks, channels, grain):
+        for number in range(ranks):
+            for channel in range(channels):
+                start, length = base + shape.start(number, channel), shape.size(number, channel)
+                if length:
+                    found.add((start, start + length))
+    assert found == expected
+
+
+@given(st.integers(1, 65536), st.integers(2, 4), st.integers(1, 3), st.data())
+def test_a_solved_shape_is_the_true_one(lines: int, ranks: int, channels: int, data: st.DataObject) -> None:
+    """From any part of the chunk sizes: the true shape, or a refusal; from all of them always the shape."""
+    total = lines * 8
+    _, shape = loops(total, ranks, channels)[-1]
+    sizes = {k * channels + c: shape.size(k, c) for k in range(ranks) for c in range(channels)}
+    assert solve(ranks, channels, sizes, {}).rest == shape.rest
+    known = {k: v for k, v in sizes.items() if data.draw(st.booleans())}
+    try:
+        assert solve(ranks, channels, known, {}).rest == shape.rest
+    except Undetermined:
+        assert len(known) < len(sizes)
+
+
+@pytest.mark.parametrize("known", [{0: 0, 1: 0}, {0: 100, 1: 100}, {0: 4096, 1: 8192}, {0: 0, 1: 8}, {0: 5000, 1: 8}])
+def test_sizes_of_other_collectives_are_refused(known: dict[int, int]) -> None:
+    with pytest.raises(Contradiction):
+        solve(2, 1, known, {})
+
+
+def test_every_rank_sends_every_chunk_in_ring_order() -> None:
+    assert [sent_chunk(0, step, 4) for step in range(6)] == [3, 2, 1, 0, 3, 2]
+    assert LoopShape(2, 1, 20000, 12288).size(1, 0) == 7712
+
+
+@given(st.binary(min_size=1, max_size=300), st.integers(1, (1 << 32) - 1))
+def test_lines_come_back(data: bytes, flag: int) -> None:
+    split = LL.split(to_lines(data, flag))
+    assert split is not None
+    assert split.flag == flag
+    assert split.data[: len(data)] == data
+    assert len(split.data) == -(-len(data) // 8) * 8
+
+
+def test_payloads_without_a_flag_are_not_ll() -> None:
+    assert LL.split(bytes(64)) is None  # flag 0 never is
+    assert LL.split(b"x" * 12) is None
+    assert LL.split(b"") is None
+    assert LL.split(to_lines(b"1234567812345678", 4)[:16] + to_lines(b"12345678", 5)) is None
+    assert SIMPLE.split(b"abc") == (0, b"abc")
+
+
+def test_control_entries_are_told_from_data() -> None:
+    entry = bytes.fromhex("00000004060000000000010015200200010000000100000002000000") + bytes(4)
+    (found,) = announcements(entry)
+    assert (found.address, found.size, found.tag, found.step) == (0x604000000, 65536, 1, 1)
+    assert announcements(bytes(32)) == []
+    assert announcements(entry[:31]) == []
+    assert announcements(to_lines(b"x" * 16, 2)) == []
+
+
+def test_bfloat16_rounds_to_nearest_even() -> None:
+    one, tiny = np.array([0x3F80], "<u2"), np.array([0x3B80], "<u2")  # 1 and 2^-8, half a unit of 1
+    assert add(one, tiny, "bf16").tolist() == [0x3F80]
+    assert add(np.array([0x3F81], "<u2"), tiny, "bf16").tolist() == [0x3F82]
+
+
+def test_wrong_arguments_are_named() -> None:
+    assert canonical("torch.float32") == canonical("fp32") == "float32"
+    with pytest.raises(RoceError, match="dtype 'complex64'"):
+        decode([], use_p2p=False, dtype="complex64", file="x")
+    for bad in (
+        {"ranks": 1},
+        {"channels": 0},
+        {"mtu": 1500},
+        {"buckets": (0,)},
+        {"grain": 5},
+        {"p2p": True, "ranks": 3},
+    ):
+        with pytest.raises(RoceError):
+            Traffic(**bad)  # type: ignore[arg-type]
+
+
+def test_the_document_has_the_shape_that_is_promised() -> None:
+    capture = encode(Traffic(buckets=(5,), dtype="fp16"))
+    document = decode(to_packets(capture.packets), use_p2p=False, dtype="fp16", file="f", bucket_elements=[5]).to_json()
+    assert set(document) == {"file", "packets", "rocev2_packets", "other", "all_reduces"}
+    (item,) = document["all_reduces"]
+    assert set(item) == {
+        "index", "ranks", "channels", "protocol", "dtype", "elements", "covered", "complete", "sha256",
+        "missing_elements", "missing_psn",
+    }  # fmt: skip
+    assert (item["elements"], item["covered"], item["dtype"], item["complete"]) == (5, 5, "fp16", True)
+    assert decode([], use_p2p=True, dtype=None, file="none").to_json()["all_reduces"] == []
+
+
+def test_without_sizes_the_count_is_that_of_the_wire() -> None:
+    """LL sends lines of 8 bytes: 5 halves look like 8, and only the job knows better."""
+    capture = encode(Traffic(buckets=(5,), dtype="fp16"))
+    (item,) = decode(to_packets(capture.packets), use_p2p=False, dtype="fp16", file="f").all_reduces
+    assert item.elements == 8
+    assert item.data[:10] == capture.tensors[0]
+    (item,) = decode(to_packets(capture.packets), use_p2p=False, dtype=None, file="f").all_reduces
+    assert item.elements == 4
+    assert item.dtype is None
+    assert item.to_numpy().dtype == np.uint32

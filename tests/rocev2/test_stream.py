@@ -1,0 +1,48 @@
+"""Long captures: the same result as of short ones, in memory that does not grow with other traffic."""
+
+from __future__ import annotations
+
+import tracemalloc
+from collections.abc import Iterator
+
+import pytest
+
+from capture.model import Packet
+from rocev2.decoder import Decoder
+from rocev2.encode import Traffic, encode, to_packets
+from rocev2.frames import Endpoint, Transport, frame
+from rocev2.opcodes import WRITE_ONLY_IMM
+from rocev2.report import decode
+from tests.rocev2.oracle import assert_exact
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_what_is_told_underway_is_what_would_be_told_at_the_end(ranks: int) -> None:
+    """More packets than are looked at together: messages are consumed while others still come."""
+    traffic = Traffic(ranks=ranks, channels=2, buckets=(3000, 800), steps=90, mtu=256, first_psn=(1 << 24) - 9000)
+    capture = encode(traffic)
+    assert len(capture.packets) > 30000
+    assert_exact(capture, capture.packets)
+    decoder = Decoder(use_p2p=False, dtype="float32", bucket_elements=traffic.buckets)
+    for packet in to_packets(capture.packets):
+        decoder.feed(packet)
+    assert decoder.found > 60  # long before the end
+
+
+def foreign(count: int) -> Iterator[Packet]:
+    """Yield plain writes between two hosts, 1 KiB each: storage traffic, say."""
+    ends = Endpoint(bytes(6), bytes((10, 0, 0, 1))), Endpoint(bytes(6), bytes((10, 0, 0, 2)))
+    for number in range(count):
+        body = Transport(WRITE_ONLY_IMM, 7, number, number.to_bytes(4, "little") * 256, 64, 2, 1024, 1024)
+        data = frame(*ends, 4242, body)
+        yield Packet(number + 1, 0, data, len(data), 0, 1, 0)
+
+
+def test_memory_does_not_grow_with_other_traffic() -> None:
+    peaks = []
+    for count in (24000, 72000):
+        tracemalloc.start()
+        decode(foreign(count), use_p2p=True, dtype=None, file="x")
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[1] < peaks[0] + (1 << 20)

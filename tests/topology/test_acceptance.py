@@ -1,0 +1,260 @@
+"""The acceptance test: its short form passes, its judge can fail, and a seed gives one history."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from rich.console import Console
+from typer.testing import CliRunner
+
+from checkmate.cli import app
+from nccl_emu.trainer import DataParallelTrainer
+from shadow_rx.group import GroupReplica
+from shadow_rx.node import ShadowNode
+from shadow_rx.publisher import DirectPublisher
+from shadow_rx.snapshot import Snapshot
+from shadow_rx.store import RecoveryStore
+from topology.acceptance import campaign, soak
+from topology.acceptance.mininet import MininetTask, run_mininet
+from topology.acceptance.plan import Length, draw
+from topology.acceptance.record import Reported, Row, RunRecord, StepNumbers, failures, rows_of
+from topology.acceptance.scenarios import ALONE, ANYTHING, SCENARIOS, Injection, Scenario
+from topology.acceptance.simulated import run_simulated
+from topology.acceptance.table import passed, render, reproduce, verdict
+
+SHORT = Length(steps=6, more=2)
+CALM = Scenario("calm", ())
+
+
+def run(scenario: Scenario = CALM, seed: int = 0, **options: Any) -> RunRecord:
+    return run_simulated(scenario, seed, SHORT, **options)
+
+
+def named(name: str) -> Scenario:
+    return next(scenario for scenario in SCENARIOS if scenario.name == name)
+
+
+@pytest.mark.parametrize("name", ["loss-after-switch", "rank-restart", "torn-write", "full-disk", "switch-failover"])
+def test_a_row_holds(name: str) -> None:
+    records = [run(named(name), seed) for seed in range(2)]
+    assert [failures(record) for record in records] == [[], []]
+    assert all(record.injected for record in records)
+    assert all(len(record.numbers) >= SHORT.steps - 1 for record in records), "the numbers are there step by step"
+
+
+def test_a_seed_gives_one_history() -> None:
+    first, second = (run(ANYTHING, 7) for _ in range(2))
+    assert replace(first, seconds=0) == replace(second, seconds=0)
+    assert draw(ANYTHING, 7, SHORT) == draw(ANYTHING, 7, SHORT) != draw(ANYTHING, 8, SHORT)
+
+
+# ---- the judge can fail
+
+
+class BrokenPublisher(DirectPublisher):
+    """Changes a recovery point on its way to the store."""
+
+    def __init__(self, store: RecoveryStore, spoil: Callable[[Snapshot], Snapshot]) -> None:
+        super().__init__(store)
+        self._spoil = spoil
+
+    def offer(self, snapshot: Snapshot, room: int | None = None) -> None:
+        super().offer(self._spoil(snapshot) if snapshot.step == 4 else snapshot, room)
+
+
+def flip_parameter(snapshot: Snapshot) -> Snapshot:
+    tensors = {name: tensor.clone() for name, tensor in snapshot.tensors.items()}
+    tensors["param/0.weight"].view(torch.int32)[0, 0] ^= 1
+    # As a base: with its gradient the log would find out by itself.
+    return replace(snapshot, tensors=tensors, gradient=None)
+
+
+def flip_moment(snapshot: Snapshot) -> Snapshot:
+    tensors = {name: tensor.clone() for name, tensor in snapshot.tensors.items()}
+    tensors["optim/8.bias/exp_avg"].view(torch.int32)[0] ^= 1
+    return replace(snapshot, tensors=tensors, gradient=None)
+
+
+def another_place_in_the_data(snapshot: Snapshot) -> Snapshot:
+    record = snapshot.records[1]
+    objects = {**record.objects, "data": {**record.objects["data"], "position": 0}}
+    return replace(snapshot, records=(snapshot.records[0], replace(record, objects=objects), snapshot.records[2]))
+
+
+def random_numbers_of_another_rank(snapshot: Snapshot) -> Snapshot:
+    one, two, three = snapshot.records
+    return replace(snapshot, records=(one, replace(two, raw=one.raw), three))
+
+
+def another_rate(snapshot: Snapshot) -> Snapshot:
+    records = [replace(r, options=({**r.options[0], "weight_decay": 0.5},)) for r in snapshot.records]
+    return replace(snapshot, records=tuple(records), gradient=None)
+
+
+def of_the_step_before(snapshot: Snapshot) -> Snapshot:
+    return replace(snapshot, step=snapshot.step - 1)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        flip_parameter, flip_moment, another_place_in_the_data, random_numbers_of_another_rank, another_rate,
+        of_the_step_before,
+    ],
+)  # fmt: skip
+def test_a_wrong_checkpoint_on_storage_fails_the_row(spoil: Callable[[Snapshot], Snapshot]) -> None:
+    record = run(make_publisher=lambda store: BrokenPublisher(store, spoil))
+    assert record.wrong
+    row = Row(CALM, "simulation", (record,))
+    assert not row.passed
+    console = Console(record=True, width=120)
+    render([row], console, "out")
+    shown = console.export_text()
+    assert "wrong checkpoints" in shown
+    assert reproduce(record) in shown
+    assert shown.splitlines()[-1].startswith("acceptance: FAILED in 1 of 1 rows")
+
+
+def test_a_wrong_checkpoint_in_memory_fails_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = GroupReplica._publish
+
+    def spoiled(self: GroupReplica, current: Any, records: Any, report: Any, gradient: bytes | None) -> None:
+        if report.step == 3:
+            self._base = {name: tensor.clone() for name, tensor in self._base.items()}
+            self._base["optim/0.weight/exp_avg"].view(torch.int32)[0, 0] ^= 1
+        real(self, current, records, report, gradient)
+
+    monkeypatch.setattr(GroupReplica, "_publish", spoiled)
+    record = run()
+    assert any("step 3, in memory" in wrong for wrong in record.wrong), record.wrong
+
+
+def test_what_is_called_durable_and_is_not_there_fails_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(RecoveryStore, "_commit", lambda self, chain: (chain.waiting.clear(), chain.points.clear()))
+    assert any("called durable and is not in the store" in wrong for wrong in run().wrong)
+
+
+def test_changed_training_fails_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    real, changed = DataParallelTrainer.compute, []
+
+    def spoiled(self: DataParallelTrainer, step: int) -> float:
+        loss = real(self, step)
+        # The reference comes first.
+        if step == 3 and len(changed) > SHORT.total:
+            self.buckets[0][0] += 1e-6
+        changed.append(step)
+        return loss
+
+    monkeypatch.setattr(DataParallelTrainer, "compute", spoiled)
+    record = run(replace(CALM, name="changed"), seed=991)
+    assert record.training is not None
+    assert "step 3" in record.training
+    assert failures(record)[0].startswith(f"{len(record.wrong)} wrong") or "training was changed" in failures(record)[0]
+
+
+def test_a_restart_that_goes_on_differently_fails_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    from topology.acceptance import world
+
+    real = world.restore_trainer
+
+    def spoiled(*arguments: Any) -> DataParallelTrainer:
+        trainer = real(*arguments)
+        trainer.generator.manual_seed(1)
+        return trainer
+
+    monkeypatch.setattr(world, "restore_trainer", spoiled)
+    record = run()
+    assert record.training is None
+    assert record.restart is not None
+    assert failures(record) != []
+
+
+def test_a_step_without_a_reason_fails_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ShadowNode, "explain", lambda self, group, step: None)
+    monkeypatch.setattr("topology.acceptance.world.AcceptanceWorld._observe", lambda self, event: None)
+    record = run(named("full-disk"))
+    assert record.unexplained, record
+    assert "neither on storage nor explained" in failures(record)[-1]
+
+
+def test_rows_that_show_nothing_do_not_pass() -> None:
+    sound = RunRecord("x", "simulation", 0, 8, verified=1)
+    lost = Scenario("x", (Injection.LOSS_AFTER,), complete=True)
+    assert Row(lost, "simulation", (sound,)).shortcomings() == ["never happened: loss-after-switch"]
+    sound.injected = {"loss-after-switch": 3}
+    assert Row(lost, "simulation", (sound,)).passed
+    sound.reported = [Reported(3, "lost_bytes", "flow 1")]
+    assert not Row(lost, "simulation", (sound,)).passed
+    assert not passed([])
+    sound.numbers = [StepNumbers(3, 3, 2, 3)]
+    assert "contradict each other" in failures(sound)[0]
+    assert failures(RunRecord("x", "simulation", 0, 8)) == ["nothing was compared: no recovery point was published"]
+
+
+# ---- the program
+
+
+def test_every_fault_of_the_contract_has_a_row_of_its_own() -> None:
+    assert {s.injections for s in ALONE} == {(i,) for i in Injection if i is not Injection.SIDE_CHANNEL}
+    assert len({scenario.name for scenario in SCENARIOS}) == len(SCENARIOS)
+
+
+def test_command(tmp_path: Path) -> None:
+    arguments = ["acceptance", "--fabric", "simulation", "--only", "duplication", "--seeds", "1", "--jobs", "1"]
+    done = CliRunner().invoke(app, [*arguments, "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert "acceptance: the contract holds in 1 rows, 1 runs" in done.stdout
+    document = json.loads((tmp_path / "acceptance.json").read_text())
+    [row] = document["rows"]
+    assert (document["passed"], row["fault"], row["wrong_checkpoints"]) == (True, "duplication", 0)
+    assert row["runs"][0]["numbers"][2]["trained"] == 3
+    again = CliRunner().invoke(app, [*arguments[:-3], "2", "--jobs", "1", "--resume", "--out", str(tmp_path), "--json"])
+    assert again.exit_code == 0, again.output
+    assert [run["seed"] for run in json.loads(again.stdout)["rows"][0]["runs"]] == [0, 1]
+    unknown = CliRunner().invoke(app, ["acceptance", "--only", "earthquake", "--out", str(tmp_path)])
+    assert unknown.exit_code == 2
+
+
+def test_a_campaign_in_processes_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
+    tasks = [campaign.Task(ANYTHING, seed, SHORT) for seed in range(3)]
+    log = campaign.RunLog(tmp_path, resume=True)
+    for record in campaign.run_tasks(tasks[:1], 1):
+        log.add(record)
+    with log.path.open("a") as file:
+        file.write('{"scenario": "mixed-any')  # killed in the middle of a line
+    log = campaign.RunLog(tmp_path, resume=True)
+    left = log.missing(tasks, "simulation")
+    assert [task.seed for task in left] == [1, 2]
+    for record in campaign.run_tasks(left, 2):
+        log.add(record)
+    assert sorted(record.seed for record in campaign.read_runs(log.path)) == [0, 1, 2]
+    assert rows_of([ANYTHING], log.known)[0].passed, verdict(rows_of([ANYTHING], log.known), "")
+    found = soak.soak_of(log.known, 2)
+    assert (found.seeds, found.clean, found.failed_seeds) == (3, 3, [])
+    document = tmp_path / "doc.md"
+    document.write_text(f"a\n{soak.BEGIN}\nold\n{soak.END}\nb\n")
+    soak.fill(document, found)
+    assert document.read_text() == f"a\n{soak.BEGIN}\n{found.text()}{soak.END}\nb\n"
+
+
+def test_the_document_says_what_the_soak_has_shown() -> None:
+    docs = Path(__file__).parents[2] / "docs"
+    found = soak.Soak.read(docs / "reliability.json")
+    assert found.text() in (docs / "reliability.md").read_text()
+    assert found.clean == found.seeds
+
+
+@pytest.mark.mininet
+@pytest.mark.xdist_group("mininet")
+@pytest.mark.parametrize("name", ["loss-after-switch", "torn-write"])
+def test_in_mininet(tmp_path: Path, name: str) -> None:
+    record = run_mininet(MininetTask(named(name), random.Random(name).randrange(100), tmp_path / "out"))
+    assert failures(record) == []
+    assert record.injected[name] > 0

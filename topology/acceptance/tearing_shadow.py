@@ -1,0 +1,36 @@
+"""A shadow node that is killed in the middle of a write: ``python -m topology.acceptance.tearing_shadow N SHARE ...``.
+
+Runs `shadow_rx` with the rest of the arguments. After N whole writes of its store it writes `SHARE` (0..1) of the
+next one and sends itself SIGKILL: nothing is flushed, closed or cleaned up.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+from shadow_rx.__main__ import main
+from shadow_rx.files import FileOperations
+
+
+def tear(whole: int, share: float) -> None:
+    """Let this process die in the middle of the write after `whole` more ones."""
+    write, left = FileOperations.write, whole
+
+    def torn(self: FileOperations, path: Path, data: bytes) -> None:
+        nonlocal left
+        if left:
+            left -= 1
+            write(self, path, data)
+            return
+        write(self, path, data[: int(len(data) * share)])
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    FileOperations.write = torn  # type: ignore[method-assign]
+
+
+if __name__ == "__main__":
+    tear(int(sys.argv[1]), float(sys.argv[2]))
+    sys.exit(main(sys.argv[3:]))

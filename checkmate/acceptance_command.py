@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
-from topology.acceptance.campaign import RunLog, Task, default_jobs, run_tasks
-from topology.acceptance.mininet import MininetTask, run_mininet, why_no_mininet
-from topology.acceptance.plan import Length
 from topology.acceptance.record import RunRecord, failures, rows_of
 from topology.acceptance.scenarios import ANYTHING, SCENARIOS, Scenario
-from topology.acceptance.simulated import FABRIC as SIMULATION
-from topology.acceptance.soak import SOAK_FILE, soak_of
 from topology.acceptance.table import passed, render, reproduce, to_json
 from topology.errors import TestbedError
+
+if TYPE_CHECKING:
+    from topology.acceptance.campaign import RunLog
 
 NOT_PROVEN = 1
 """Exit code when the contract does not hold in some run, or a row does not show what it is there to show."""
@@ -85,12 +84,20 @@ def acceptance(
 
         checkmate acceptance --only torn-write --only full-disk
     """
+    # Switches are killed under their clients, of which gRPC would tell line by line.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     console, notes = Console(), Console(stderr=True)
     if list_rows:
         for scenario in SCENARIOS:
             drawn = f"{scenario.pick} of: " if scenario.pick else ""
             print(f"{scenario.name:20} {drawn}{', '.join(scenario.injections)}")
         return
+    from topology.acceptance.campaign import RunLog, Task, default_jobs, run_tasks
+    from topology.acceptance.mininet import MininetTask, run_mininet, why_no_mininet
+    from topology.acceptance.plan import Length
+    from topology.acceptance.simulated import FABRIC as SIMULATION
+    from topology.acceptance.soak import SOAK_FILE, soak_of
+
     wanted = fabric or (AcceptanceFabric.SIMULATION if quick or mixed else AcceptanceFabric.ALL)
     try:
         rows = [ANYTHING] if mixed else _chosen(only or [])

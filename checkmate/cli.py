@@ -1,4 +1,8 @@
-"""Entry point of `checkmate`: mounts the subcommands and turns errors into messages and exit codes."""
+"""Entry point of `checkmate`: mounts the subcommands and turns errors into messages and exit codes.
+
+The modules of the subcommands import what needs torch within the functions that use it: torch takes seconds to import,
+and ``--help``, completion and most subcommands do without it.
+"""
 
 from __future__ import annotations
 

@@ -7,9 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import torch
 import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
@@ -30,9 +29,10 @@ from jobspec.errors import JobError
 from jobspec.loader import load_job
 from replay.errors import ReplayError
 from replay.find import Kind, job_beside, kind_of, records_beside
-from replay.rdma import replay_rdma, write_tensors
-from replay.run import Progress as ToldProgress
-from replay.run import ReplayOptions, replay
+
+if TYPE_CHECKING:
+    from replay.run import Progress as ToldProgress
+    from replay.run import ReplayOptions
 
 INCOMPLETE = 1
 """Exit code when something is incomplete, damaged, or not equal to the run's."""
@@ -182,6 +182,8 @@ def _options(
     checkpoint: list[Path] | None,
     compare: Path | None,
 ) -> ReplayOptions:
+    from replay.run import ReplayOptions
+
     job_file = job_file or job_beside(captures)
     job = load_job(job_file) if job_file is not None else None
     logs: tuple[Path, ...] = ()
@@ -195,6 +197,10 @@ def _options(
 
 
 def _tcp(captures: list[Path], options: ReplayOptions, tell: ToldProgress, *, as_json: bool) -> bool:
+    import torch
+
+    from replay.run import replay
+
     torch.set_num_threads(1)  # as ranks and shadow nodes do
     report = replay(captures, options, tell)
     if as_json:
@@ -215,6 +221,8 @@ def _rdma(
     *,
     as_json: bool,
 ) -> bool:
+    from replay.rdma import replay_rdma, write_tensors
+
     if len(captures) != 1:
         raise ReplayError("CAPTURE", "RoCEv2 captures are decoded one at a time", "merge them: mergecap -w NEW FILE...")
     job = None

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from replay.rdma import RdmaReport
 from replay.results import ReplayReport, StepResult
+
+if TYPE_CHECKING:
+    from replay.rdma import RdmaReport
 
 _SHOWN_HOLES = 3
 """Holes of a step that are spelled out; ``--json`` has more."""

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
@@ -17,11 +17,10 @@ from rich.progress import Progress
 from rich.table import Table
 
 from shadow_rx.access_log import VARIABLE, logged_use
-from shadow_rx.durable import api, export, maintain
-from shadow_rx.durable.crypto import Key, KeyRing, read_key_file, write_key_file
-from shadow_rx.durable.errors import StoreError
-from shadow_rx.durable.opening import read_description, storage_of
-from shadow_rx.durable.verify import StoreReport
+
+if TYPE_CHECKING:
+    from shadow_rx.durable.maintain import Progress as ToldProgress
+    from shadow_rx.durable.verify import StoreReport
 
 DAMAGED = 1
 """Exit code when a store is damaged, or nothing can be recovered."""
@@ -57,6 +56,8 @@ class Format(StrEnum):
 @contextmanager
 def _told() -> Iterator[None]:
     """Turn errors into a message and an exit code."""
+    from shadow_rx.durable.errors import StoreError
+
     try:
         yield
     except (StoreError, OSError) as error:
@@ -65,7 +66,7 @@ def _told() -> Iterator[None]:
 
 
 @contextmanager
-def _progress(title: str) -> Iterator[maintain.Progress]:
+def _progress(title: str) -> Iterator[ToldProgress]:
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
@@ -124,6 +125,8 @@ def restore(
 
       checkmate restore out/testbed/checkpoints --step 8 --format dcp --to resume
     """
+    from shadow_rx.durable import api, export
+
     chosen, number = _form(to, form), _step(step)
     if model_only and chosen is not Format.SAFETENSORS:
         raise typer.BadParameter("goes with safetensors only", param_hint="--model-only")
@@ -165,6 +168,8 @@ def verify(
 
     Example: checkmate verify out/testbed/checkpoints
     """
+    from shadow_rx.durable import api
+
     with _told(), logged_use(access_log, "verify", store), _progress("verify") as progress:
         report = api.recoverable(store, key_file, allow_open_permissions, progress)
     if as_json:
@@ -203,6 +208,8 @@ def create_key(
 
     Example: checkmate store create-key store.key
     """
+    from shadow_rx.durable.crypto import Key, KeyRing, write_key_file
+
     with _told():
         if key_file.exists():
             raise FileExistsError(f"{key_file} exists already; a key that is overwritten is lost")
@@ -227,6 +234,10 @@ def rotate_key(
 
     Example: checkmate store rotate-key out/testbed/checkpoints --key-file store.key
     """
+    from shadow_rx.durable import maintain
+    from shadow_rx.durable.crypto import read_key_file
+    from shadow_rx.durable.opening import read_description, storage_of
+
     with _told(), logged_use(access_log, "rotate-key", store), _progress("encrypt") as progress:
         storage = storage_of(store, allow_open=allow_open_permissions)
         ring = None if read_description(storage).key_id is None and not key_file.exists() else read_key_file(key_file)
@@ -255,6 +266,9 @@ def purge(
 
     Example: checkmate store purge out/testbed/checkpoints --yes
     """
+    from shadow_rx.durable import maintain
+    from shadow_rx.durable.opening import read_description, storage_of
+
     if keys and key_file is None:
         raise typer.BadParameter(
             "needs --key-file: keys in the environment are not ours to remove", param_hint="--keys"

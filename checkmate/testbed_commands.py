@@ -20,7 +20,6 @@ from topology.mininet_net import install_mininet, why_not
 from topology.progress import RunProgress
 from topology.switch_events import SwitchEvent
 from topology.table import render_table
-from topology.testbed import TestbedOptions, run_testbed
 
 NOT_PROVEN = 1
 """Exit code when the run went through and something is not as it must be."""
@@ -131,6 +130,8 @@ def run(
 
       checkmate testbed run examples/digits.yaml --iterations 8 --event restart-switch:5
     """
+    from topology.testbed import TestbedOptions, run_testbed
+
     notes = Console(stderr=True)
     console = Console()
     try:

@@ -6,7 +6,7 @@ tensors found.
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
 
 import numpy as np
@@ -17,6 +17,7 @@ from rocev2.collect import Collector
 from rocev2.dtypes import canonical, itemsize
 from rocev2.flow import Flow, FlowKey
 from rocev2.headers import Broken, Foreign, RoceFrame, parse
+from rocev2.messages import Write
 from rocev2.opcodes import ACKNOWLEDGE, CNP, UD_SEND_ONLY
 from rocev2.p2p import PlainMessage, Position, locate, plain_message, report, supply
 from rocev2.place import LINE, Tensor, place
@@ -26,7 +27,9 @@ from rocev2.ring import Ring, find_rings
 
 _PUMP_PACKETS = 16384
 _MOST_FLOWS = 65536
-_MOST_PLAIN_BYTES = 64 << 20
+_MOST_PLAIN_BYTES = 16 << 20
+_OVERHEAD = 512  # what a message takes beside its bytes
+_AGE = 32768  # packets of the capture after which nothing older is waited for
 _MOST_OPEN = 16  # all-reduces that a p2p message may still belong to
 _NAK = 3  # AETH syndrome, upper three bits: 0 ACK, 1 RNR NAK, 3 NAK
 _RNR = 1
@@ -43,14 +46,14 @@ class Decoder:
         size = itemsize(self._dtype)
         self._exact = {count * size for count in bucket_elements or ()}
         self._totals = frozenset(-(-total // LINE) * LINE for total in self._exact)
-        self._packets = self._roce = 0
+        self._packets = self._roce = self._order = 0
         self._other: Counter[str] = Counter()
         self._marks: Counter[str] = Counter()
         self._flows: dict[FlowKey, Flow] = {}
         self._bases: dict[tuple[bytes, bytes, int], int] = {}
         self._collectors: dict[tuple[bytes, ...], Collector] = {}
         self._tensors: list[Tensor] = []
-        self._plain: list[PlainMessage] = []
+        self._plain: deque[tuple[Flow, Write]] = deque()
         self._plain_bytes = 0
         self._p2p: list[P2pMessage] = []
         self._notes: list[str] = []
@@ -64,6 +67,7 @@ class Decoder:
         parsed = parse(packet.data, packet.original_length)
         if isinstance(parsed, RoceFrame):
             self._roce += 1
+            self._order = packet.number
             self._frame(parsed, packet.number)
         elif isinstance(parsed, Foreign):
             self._other[parsed.name] += 1
@@ -120,31 +124,55 @@ class Decoder:
                 self._marks["beyond the most flows"] += 1
                 return
             flow = self._flows[key] = Flow(key, frame.udp_source)
-            flow.table.base = self._bases.get((frame.source, frame.destination, frame.udp_source))
+            self._expect(flow, self._bases.get((frame.source, frame.destination, frame.udp_source)))
         for entry in flow.add(frame, order):
             if entry.size != LL.slot_bytes:
                 continue
             base = entry.address - entry.step % STEPS * LL.slot_bytes
             connection = (frame.destination, frame.source, frame.udp_source)
-            if self._bases.setdefault(connection, base) == base:
+            if connection not in self._bases:
+                self._bases[connection] = base
                 self._announce(connection, base)
 
     def _announce(self, connection: tuple[bytes, bytes, int], base: int) -> None:
         for key, flow in self._flows.items():
-            if flow.table.base is None and (key.source, key.destination, flow.udp_source) == connection:
-                flow.table.base = base
+            if not flow.announced and (key.source, key.destination, flow.udp_source) == connection:
+                self._expect(flow, base)
+
+    @staticmethod
+    def _expect(flow: Flow, base: int | None) -> None:
+        """Take where the receiver of a flow expects slot 0, if it is known."""
+        if base is not None:
+            flow.announced = True
+            flow.table.base = flow.table.base or base
 
     def _pump(self, final: bool) -> None:
+        if not final:
+            for flow in self._flows.values():
+                flow.age(self._order - _AGE)
         rings, notes = find_rings(self._flows.values())
-        frontiers = []
+        frontiers: list[int | None] = []
         for ring in rings:
+            if not final and not self._settled(ring):
+                frontiers.append(0)
+                continue
             collector = self._collector(ring)
             self._tensors += [place(found) for found in collector.collect(final)]
             frontiers.append(collector.frontier())
         if final:
             self._notes += notes
         self._take_plain()
-        self._match(None if final else min((f for f in frontiers if f is not None), default=None), final)
+        known = [frontier for frontier in frontiers if frontier is not None]
+        self._match(None if final else min(known, default=0), final)
+
+    def _settled(self, ring: Ring) -> bool:
+        """Return whether it is known of every flow between the hosts of a ring what it carries."""
+        if any(flow is None for row in ring.flows.values() for flow in row):
+            return False
+        hosts = set(ring.hosts)
+        return all(
+            flow.classified for key, flow in self._flows.items() if key.source in hosts and key.destination in hosts
+        )
 
     def _collector(self, ring: Ring) -> Collector:
         collector = self._collectors.get(key := tuple(sorted(ring.hosts)))
@@ -154,32 +182,33 @@ class Decoder:
         return collector
 
     def _take_plain(self) -> None:
-        """Take the plain messages of flows that carry nothing else."""
-        for key, flow in self._flows.items():
+        """Take the messages of flows that carry no lines with flags."""
+        for flow in self._flows.values():
             writes, flow.plain = flow.plain, []
             if flow.kinds["LL"] and not flow.is_ll and not flow.started:
                 writes = flow.disown() + writes
             for write in writes:
-                message = plain_message(key.dest_qp, key.source, key.destination, write, flow.builder.mtu)
-                if message is not None:
-                    self._plain.append(message)
-                    self._plain_bytes += len(message.data)
-        self._plain.sort(key=lambda message: message.first_order)
+                self._plain.append((flow, write))
+                self._plain_bytes += write.bytes + _OVERHEAD
+        while self._plain_bytes > _MOST_PLAIN_BYTES:
+            _, dropped = self._plain.popleft()
+            self._plain_bytes -= dropped.bytes + _OVERHEAD
+            self._marks["plain messages not compared"] += 1
 
     def _match(self, frontier: int | None, final: bool) -> None:
         """Match plain messages with the all-reduces before them, where those are all known."""
-        waiting = []
-        for message in self._plain:
-            if not final and (frontier is None or message.last_order >= frontier):
-                waiting.append(message)
-                continue
-            self._plain_bytes -= len(message.data)
-            self._match_one(message)
-        self._plain = waiting
-        while self._plain_bytes > _MOST_PLAIN_BYTES:
-            dropped = self._plain.pop(0)
-            self._plain_bytes -= len(dropped.data)
-            self._marks["plain messages not compared"] += 1
+        ready: list[tuple[Flow, Write]] = []
+        waiting: list[tuple[Flow, Write]] = []
+        hosts = {host for tensor in self._tensors for host in tensor.found.ring.hosts}
+        for flow, write in self._plain:
+            last = max(piece.order for piece in write.pieces)
+            (ready if final or last < (frontier or 0) else waiting).append((flow, write))
+        self._plain = deque(waiting)
+        self._plain_bytes = sum(write.bytes + _OVERHEAD for _, write in waiting)
+        for flow, write in sorted(ready, key=lambda item: item[1].order):
+            message = plain_message(flow.key, write, flow.builder.mtu) if flow.key.source in hosts else None
+            if message is not None:
+                self._match_one(message)
 
     def _match_one(self, message: PlainMessage) -> None:
         before = [

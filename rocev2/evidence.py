@@ -117,6 +117,8 @@ def _contested(found: Found) -> bool:
     if any(window.first < window.flow.contested for window in windows):
         return True
     for reading in _others(found):
+        if any(None in found.entries(window, shift) for window, shift in reading if shift):
+            continue  # it would need steps that nothing shows
         try:
             known, bounds = sizes(found.ranks, found.channels, reading)
             if len(known) < found.ranks * found.channels:

@@ -49,6 +49,12 @@ class Flow:
     kinds: Counter[str] = field(default_factory=Counter)
     bytes_by_kind: Counter[str] = field(default_factory=Counter)
     opcodes: Counter[int] = field(default_factory=Counter)
+    announced: bool = False
+    """Whether its receiver announced buffers of the size of LL slots."""
+    requests: int = 0
+    """Request packets."""
+    controls: int = 0
+    """Those that look like control writes."""
     packets: int = 0
     payload_bytes: int = 0
     first_psn: int | None = None
@@ -80,6 +86,7 @@ class Flow:
         self.payload_bytes += len(frame.payload)
         self.opcodes[frame.opcode] += 1
         if frame.opcode in REQUESTS:
+            self.requests += 1
             if frame.opcode == WRITE_ONLY and frame.length == len(frame.payload):
                 entries = announcements(frame.payload)
                 self._announced(entries, order)
@@ -91,6 +98,17 @@ class Flow:
         elif frame.opcode == ACKNOWLEDGE:
             self._receives(order)
         return entries
+
+    def age(self, before: int) -> None:
+        """Take that packets from before position `before` of the capture are not waited for any longer."""
+        for request in self.queue.age(before):
+            for write in self.builder.feed(request):
+                self._message(write)
+
+    @property
+    def classified(self) -> bool:
+        """Whether it is known what it carries."""
+        return bool(self.kinds) or self.requests == self.controls
 
     def finish(self) -> None:
         """Take the end of the capture."""
@@ -108,12 +126,12 @@ class Flow:
         if self.kinds["plain"] or self.table.unordered:
             return False
         if not self.kinds["LL"]:  # empty chunks only, into a buffer for LL
-            return self.kinds["empty"] > 0 and self.table.base is not None
-        if self.started or self.kinds["LL"] > 1:
+            return self.kinds["empty"] > 0 and self.announced
+        if self.started or self.announced:
             return True
-        # One message alone whose "step" is higher than its PSN allows is plain data of one value, unless its receiver
-        # announced a buffer for LL.
-        return self.table.base is not None or min(self.table.steps, default=0) <= (self.first_psn or 0)
+        # Plain data of one value look like lines with a flag; but then their address does not move with it, or the
+        # step is higher than the PSN allows.
+        return not self.table.rebased and min(self.table.steps, default=0) <= (self.first_psn or 0)
 
     @property
     def is_control(self) -> bool:
@@ -145,6 +163,7 @@ class Flow:
             if len(self.rooms) < _MOST_VALUES:
                 self.rooms[entry.size] += 1
         if entries:
+            self.controls += 1
             self._receives(order)
 
     def _receives(self, order: int) -> None:

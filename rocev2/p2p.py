@@ -18,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rocev2.flow import FlowKey
 from rocev2.messages import Write
 from rocev2.place import LINE, Tensor
 from rocev2.psn import gaps, wrap
@@ -32,9 +33,9 @@ _MOST_MATCHES = 2
 class PlainMessage:
     """One plain message, with the holes that losses leave."""
 
-    dest_qp: int
     source: bytes
     destination: bytes
+    dest_qp: int
     data: NDArray[np.uint8]
     """Its bytes, shape (bytes,)."""
     there: NDArray[np.bool_]
@@ -45,9 +46,7 @@ class PlainMessage:
     last_order: int
 
 
-def plain_message(
-    dest_qp: int, source: bytes, destination: bytes, write: Write, mtu: int | None
-) -> PlainMessage | None:
+def plain_message(key: FlowKey, write: Write, mtu: int | None) -> PlainMessage | None:
     """Return a message by offset, None when its size is not known."""
     length = write.length
     if length is None:
@@ -71,9 +70,9 @@ def plain_message(
     if first is None:
         first = tail.psn - packets + 1
     holes = gaps((piece.psn for piece in write.pieces), first, first + packets - 1)
-    lost = [MissingPsn(dest_qp, wrap(low), wrap(high)) for low, high in holes]
+    lost = [MissingPsn(key.dest_qp, wrap(low), wrap(high)) for low, high in holes]
     orders = [piece.order for piece in write.pieces]
-    return PlainMessage(dest_qp, source, destination, data, there, lost, min(orders), max(orders))
+    return PlainMessage(*key, data, there, lost, min(orders), max(orders))
 
 
 class Position(NamedTuple):

@@ -58,6 +58,11 @@ class QueuePair:
             return []
         return self._release(self._newest - WINDOW)
 
+    def age(self, before: int) -> list[Request]:
+        """Return the packets that need not be held any longer: those up to the newest one from before `before`."""
+        old = [psn for psn, item in self._held.items() if item is None or item.order < before]
+        return self._release(max(old)) if old else []
+
     def flush(self) -> list[Request]:
         """Return the packets that are still held, in order."""
         return [] if self._newest is None else self._release(self._newest)

@@ -127,6 +127,9 @@ class StepTable:
         step = self.steps.get(index)
         if step is None:
             step = self.steps[index] = Step(index)
+        elif write.first is not None and write.length == step.size and step.first not in (None, write.first):
+            self.unordered += 1  # the same flag in another message
+            return False
         self._data(step, write)
         if index > self.newest:
             self._settle(self.newest, step)

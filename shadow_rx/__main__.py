@@ -12,7 +12,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -35,7 +35,8 @@ from shadow_rx.logged import LoggedShadowNode
 from shadow_rx.metrics import MetricsServer
 from shadow_rx.node import ShadowNode
 from shadow_rx.options import ShadowOptions
-from shadow_rx.peer_driver import PeerDriver, check_peers
+from shadow_rx.peer_driver import GrpcPeer, PeerDriver, check_peers
+from shadow_rx.peer_resume import resume_from_peers
 from shadow_rx.publisher import BackgroundPublisher
 from shadow_rx.service import serve
 from shadow_rx.status_message import status_message
@@ -56,13 +57,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--listen", required=True, help="side channel: host:port or unix:/path")
     parser.add_argument("--store", help="directory or fsspec URL for recovery points; without it they stay in memory")
     parser.add_argument("--store-key-file", type=Path, help="encrypt them; default: the keys of $CHECKMATE_STORE_KEY")
-    parser.add_argument("--resume", action="store_true", help="go on with what this run has stored before a restart")
+    parser.add_argument("--resume", action="store_true", help="go on with what this run stored before a restart")
     parser.add_argument(
         "--allow-open-permissions", action="store_true", help="store in a directory that others can read, too"
     )
     parser.add_argument(
         "--peer", action="append", default=[], type=_peer, metavar="NAME=ADDRESS",
-        help="side channel of another shadow node of this job, to fill holes from; repeated for several",
+        help="side channel of another shadow node of this job, to fill holes from, and with --resume to take a state "
+        "from that is newer than what is stored; repeated for several",
     )  # fmt: skip
     parser.add_argument("--events", type=Path, help="append one JSON line for everything that happens to a step")
     parser.add_argument(
@@ -141,6 +143,8 @@ def _run(arguments: argparse.Namespace) -> int:
         else:
             node = ShadowNode(core, time.monotonic, publisher, events)
         stack.callback(node.close)
+        if arguments.resume and arguments.peer:
+            _resume_from_peers(node, dict(arguments.peer), named)
         capture = LiveCapture(node, arguments.iface)
         stack.callback(capture.stop)
         access_log = None
@@ -178,6 +182,16 @@ def _run(arguments: argparse.Namespace) -> int:
         groups=statuses,
     )  # fmt: skip
     return 0
+
+
+def _resume_from_peers(node: ShadowNode, addresses: Mapping[str, str], tls: ClientTls | None) -> None:
+    """Take what other shadow nodes have that is newer than the own storage, before any rank or replica is here."""
+    with ExitStack() as stack:
+        peers = {name: GrpcPeer(address, tls) for name, address in addresses.items()}
+        for peer in peers.values():
+            stack.callback(peer.close)
+        for resumed in resume_from_peers(node, peers):
+            print(resumed, file=sys.stderr, flush=True)
 
 
 def _peer_trouble(name: str, reason: str) -> None:

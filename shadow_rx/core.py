@@ -92,6 +92,16 @@ class ShadowCore:
         """
         self.group(group).resume(points, losses)
 
+    def adopt(self, snapshot: Snapshot, peer: str, now: float) -> list[Event]:
+        """Take a recovery point that another shadow node gave (`GroupReplica.adopt`); return what it brought about.
+
+        Raises:
+            ShadowError: see there, or an unknown group.
+        """
+        replica = self.group(snapshot.group)
+        replica.adopt(snapshot, peer, now)
+        return replica.take_events()
+
     def upload(
         self, group: str, epoch: int, data: bytes, now: float | None = None, step: int = 0, *, final: bool = False
     ) -> list[Event]:

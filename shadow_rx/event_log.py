@@ -14,6 +14,8 @@ repaired        the same step, where bytes of it were repaired; ``repaired_bytes
 lost            can not become one by replay; ``reason``, ``detail``
 uploaded        step of the state that the trainer uploaded
 resynced        the same, where it ends a loss; ``since``: first lost step
+adopted         recovery point that another shadow node gave when this one was started again; ``peer``; ``since``:
+                first step that was not here
 stored          is durable
 not_stored      was not written to storage and will not be; ``reason``, ``detail``
 overload        newest recovery point when node or storage began to fall behind; ``step_seconds``, ``apply_seconds``,
@@ -35,6 +37,7 @@ from shadow_rx.status import (
     Event,
     Gap,
     OverloadChanged,
+    StateAdopted,
     StateUploaded,
     StepLost,
     StepNotStored,
@@ -127,6 +130,10 @@ def event_lines(event: Event) -> Iterator[dict[str, Any]]:
         }
         if any(repaired.values()):
             yield {"event": "repaired", **named, **repaired}
+    elif isinstance(event, StateAdopted):
+        point = event.snapshot
+        named = {"group": point.group, "epoch": point.epoch, "step": point.step}
+        yield {"event": "adopted", **named, "peer": event.peer, "since": event.since}
     elif isinstance(event, StepLost | StepNotStored):
         gap = event.gap
         yield {

@@ -9,33 +9,20 @@ from jobspec.recovery_point import RecoveryPointError, unpack_tensors
 from jobspec.sidechannel import side_channel_pb2 as pb
 from shadow_rx.assembler import Assembler
 from shadow_rx.capture import Discard, Replica
-from shadow_rx.changes import carried_over
 from shadow_rx.description import parse_optimizer
-from shadow_rx.diagnosis import diagnose, disagreement, unknown_layout
 from shadow_rx.epoch import Epoch
 from shadow_rx.errors import Refusal, ShadowError, invalid, premature
-from shadow_rx.group_state import GroupState
+from shadow_rx.group_progress import EXPLAINED, GroupProgress
 from shadow_rx.history import History
 from shadow_rx.peer import FrameKey, PeerRepair, PeerRequest, Piece, give_applied, give_collected
-from shadow_rx.rank_step import RankStep
 from shadow_rx.records import RecordBook
 from shadow_rx.replay import Replay, tensor_bytes
 from shadow_rx.slots import plan_slots
 from shadow_rx.snapshot import Snapshot
-from shadow_rx.status import (
-    Attached,
-    Gap,
-    StateUploaded,
-    StepReplicated,
-    StepReport,
-    StepResynced,
-)
-
-_EXPLAINED = 4096
-"""Most steps that one loss is reported for, the newest ones."""
+from shadow_rx.status import Attached, Gap, StateAdopted, StepReport
 
 
-class GroupReplica(GroupState):
+class GroupReplica(GroupProgress):
     """Follows one group step by step.
 
     Memory (stated bound): ``window`` times (gradient + 64 bytes for each copy of a frame) for collecting, twice that
@@ -77,25 +64,27 @@ class GroupReplica(GroupState):
         ranks = len(self._group.ring)
         book = RecordBook(optimizer, ranks, first, self._options.pending_records, self._job.digests)
         keeps = not message.rejoin and self._holds(first - 1, layout, optimizer) and self._accounts.holds(listed)
-        self._close_epoch()
-        self._epoch = Epoch(
+        begun = Epoch(
             message.epoch, layout, optimizer, assembler, book,
             communicator=message.communicator, resyncs=message.uploads_on_demand,
             peers=self._repair is not None,
         )  # fmt: skip
+        # The last thing that can be refused: until now nothing has changed.
+        for change in message.changes:
+            self._change(begun, change)
+        self._close_epoch()
+        self._epoch = begun
         self._accounts.begin(listed)
         if not keeps:
             self._replay = None
             self._base = {}
-        for change in message.changes:
-            self._change(self._epoch, change)
         trained = max(first - 1, message.current_step) if message.rejoin else first - 1
         need_state = not keeps and not message.rejoin
         undeclared = self._accounts.undeclared(layout)
         self._events.append(Attached(self._group.name, message.epoch, trained, need_state, message.rejoin, undeclared))
         self._times.begin(trained)
         if message.rejoin:
-            self._rejoin(self._epoch, message.current_step)
+            self._rejoin(begun, message.current_step)
             return False
         if message.epoch <= self.history.epoch:
             # Another run's points were found on storage: its steps are not this one's.
@@ -108,14 +97,48 @@ class GroupReplica(GroupState):
         """Go on in an epoch that this shadow was not there for: report its steps so far, await a state."""
         first = current.assembler.first_step
         self.history.rejoin(current.number, first)
+        self._report_absence(current)
         stored = max(first - 1, self.history.replica_step)
         self._trained = max(stored, trained)
         current.slide(self._trained + 1)
         detail = "the shadow node was started again, and was not there when the step was trained"
         current.lost = Gap(stored + 1, GapReason.RESYNC_PENDING, detail)
         # The newest step's state may still be uploaded; not so those of the steps before it.
-        for step in range(max(stored + 1, self._trained - _EXPLAINED), self._trained):
+        for step in range(max(stored + 1, self._trained - EXPLAINED), self._trained):
             self._report_loss(current, Gap(step, GapReason.RESYNC_PENDING, detail))
+
+    def _report_absence(self, current: Epoch) -> None:
+        """Report the steps between the newest point of this node's own and the one that another node gave."""
+        adopted = self._adopted
+        if adopted is None or adopted.snapshot.epoch != current.number:
+            return
+        last = adopted.snapshot.step
+        detail = f"the shadow node was started again without it, with the state of step {last} of {adopted.peer}"
+        for step in range(max(current.assembler.first_step, adopted.since, last - EXPLAINED), last):
+            self._report_loss(current, Gap(step, GapReason.RESYNC_PENDING, detail))
+
+    def adopt(self, snapshot: Snapshot, peer: str, now: float) -> None:
+        """Take at time `now`, before the first attach and after `resume`, a point that shadow node `peer` gave.
+
+        It is a recovery point here as it is there, not on storage yet; a communicator that attaches with `rejoin` goes
+        on from it as from one that was on storage.
+
+        Raises:
+            ShadowError: the group has attached, the point is not newer than what is here, or memory would not suffice.
+        """
+        if self._epoch is not None:
+            raise premature("epoch", f"group {self._group.name!r} has attached already")
+        here, point = (self.history.epoch, self.history.replica_step), (snapshot.epoch, snapshot.step)
+        if point <= here:
+            raise premature("step", f"step {point[1]} of epoch {point[0]} is not newer than {here[1]} of {here[0]}")
+        nbytes = tensor_bytes(snapshot.tensors) + tensor_bytes(snapshot.constants)
+        self._check_memory("data", nbytes * (1 + self._options.store_copies))
+        since = here[1] + 1 if here[0] == snapshot.epoch else 1
+        self._adopted = StateAdopted(snapshot, peer, since)
+        self._held.append(snapshot)
+        self.history.adopt(StepReport(snapshot.epoch, snapshot.step, 0, None, None, now))
+        self._trained = snapshot.step
+        self._events.append(self._adopted)
 
     def resume(self, points: Iterable[tuple[int, int]], losses: Iterable[tuple[int, Gap]] = ()) -> None:
         """Learn before the first attach which recovery points, as (epoch, step), are on storage, and what was lost.
@@ -205,43 +228,6 @@ class GroupReplica(GroupState):
         replay = Replay(in_force.layout, in_force.optimizer, replayed)
         self._accounts.constants = constants
         return replay
-
-    def _take_state(self, current: Epoch, step: int, replay: Replay) -> None:
-        self._replay, self._base, self._applied = replay, replay.snapshot(), step
-        in_force = current.timeline.at(step)
-        uploaded = StateUploaded(
-            self._group.name, current.number, step, in_force.layout, in_force.optimizer, self._base,
-            self._accounts.constants,
-        )  # fmt: skip
-        self._events.append(uploaded)
-
-    def _usable(self, current: Epoch, step: int, final: bool) -> bool:
-        """Tell whether the state after `step` lets the shadow go on."""
-        if self.history.is_replicated(step):
-            return False
-        collecting = current.assembler.next_step
-        if current.lost is not None:
-            return current.resyncs and step >= max(current.lost.step, collecting - 1)
-        return step >= collecting and (final or (current.resyncs and current.overtaken))
-
-    def _resync(self, current: Epoch, step: int, replay: Replay, now: float | None) -> None:
-        """Go on from the state after `step`; what was collected of later steps stays."""
-        first = current.oldest
-        if current.lost is None and first < step:
-            gap = diagnose(current.assembler, current.book, first)
-            self._lose(current, gap or Gap(first, GapReason.RESYNC_PENDING, f"the state after step {step} came first"))
-        for lost in range(max(first, step - _EXPLAINED), step):
-            self._report_loss(current, current.explain(lost))
-        if current.uploaded is not None:
-            self._report_loss(current, current.explain(current.uploaded))
-        current.lost = None
-        current.assembler.skip_to(step + 1)
-        current.book.release(step - 1)
-        current.requests.adopted(step)
-        current.uploaded = step
-        self._take_state(current, step, replay)
-        self._events.append(StepResynced(self._group.name, current.number, step, first))
-        self.count(resyncs=1)
 
     def open_flow(self, epoch: int, flow_id: int, source_port: int) -> None:
         """Learn the source port of a flow's connection in this epoch.
@@ -362,113 +348,3 @@ class GroupReplica(GroupState):
         placed = current.assembler.place_given(step, *key, start, memoryview(data), now)
         self._advance(now)
         return placed
-
-    # ---- advancing ----
-
-    def _advance(self, now: float | None) -> None:
-        """Apply every step that is ready, in order; notice when the oldest one can no longer become so."""
-        current = self._epoch
-        if current is not None and current.uploaded is not None:
-            self._join(current, current.uploaded, now)
-        while current is not None and current.lost is None:
-            gap = current.verdict()
-            if gap is None:
-                if not current.ready or self._replay is None:
-                    return
-                gap = self._apply(current, self._replay, now)
-            if gap is not None:
-                self._lose(current, gap)
-
-    def _apply(self, current: Epoch, replay: Replay, now: float | None) -> Gap | None:
-        """Apply one complete step and publish it, or leave the state of the step before and say why."""
-        step = current.assembler.next_step
-        slot = current.assembler.slot(step)
-        records = current.book.get(step)
-        unknown = self._accounts.before(step, current.book, records, current.timeline.at(step).optimizer)
-        if unknown is not None:
-            return unknown
-        expected = next((record.digest for record in records if record.digest), b"")
-        change, constants = current.timeline.begins(step), self._accounts.constants
-        try:
-            if change is not None:
-                # A replay of its own, so that the one of the step before is there should this step fail.
-                before = current.timeline.at(step - 1).optimizer
-                replay, constants = carried_over(change, before, self._base, constants)
-            replay.apply(slot, records[0].update)
-            tensors = replay.snapshot()
-            digest = replay.parameter_digest() if expected else b""
-        except Exception as error:  # whatever torch raises, the step before stays valid
-            self._undo(replay)
-            return Gap(step, GapReason.DIGEST_MISMATCH, f"the optimizer step cannot be replayed: {error}")
-        if digest != expected:
-            self._undo(replay)
-            detail = f"parameters have digest {digest.hex()}, the ranks' have {expected.hex()}"
-            return Gap(step, GapReason.DIGEST_MISMATCH, detail)
-        applied_at = now if now is not None else slot.complete_at or 0.0
-        report = StepReport(
-            current.number, step, slot.received_bytes, slot.first_byte_at, slot.complete_at, applied_at,
-            repaired_bytes=slot.repaired_bytes, peer_bytes=slot.peer_bytes,
-        )  # fmt: skip
-        self._replay, self._accounts.constants = replay, constants
-        self._base, self._applied = tensors, step
-        self._publish(current, records, report, slot.gradient())
-        current.assembler.release()
-        current.requests.progressed()
-        return None
-
-    def _undo(self, replay: Replay) -> None:
-        if replay is self._replay:
-            replay.restore(self._base)
-
-    def _publish(self, current: Epoch, records: Sequence[RankStep], report: StepReport, gradient: bytes | None) -> None:
-        """Make the present state, which is that after the report's step, a recovery point.
-
-        Not where an object of the trainer's state is not accounted for; the shadow goes on from the state all the same.
-        """
-        in_force = current.timeline.at(report.step)
-        gap = self._accounts.after(report.step, current.book, records, in_force.layout, self._base)
-        if gap is not None:
-            current.book.release(report.step)
-            self._report_loss(current, gap)
-            return
-        snapshot = Snapshot(
-            self._job.name, self._group.name, current.number, report.step, in_force.layout, in_force.optimizer,
-            tuple(records), self._base, gradient, self._accounts.constants,
-        )  # fmt: skip
-        self._held.append(snapshot)
-        self.history.replicated(report)
-        self.count(replicated_steps=1, repaired_bytes=report.repaired_bytes, peer_bytes=report.peer_bytes)
-        current.book.release(report.step)
-        self._events.append(StepReplicated(snapshot, report))
-
-    def _join(self, current: Epoch, step: int, now: float | None) -> None:
-        """Publish the uploaded state of `step` once all ranks' records of it are there, or give it up."""
-        gap: Gap | None = None
-        if current.book.missing(step) or current.book.unlisted(step):
-            # Where the next step is complete already this one's records are late by a step: they were lost.
-            if not (current.lost is None and current.ready):
-                return
-            gap = current.explain(step)
-        else:
-            gap = disagreement(current.book, step) or unknown_layout(current.assembler, current.book, step)
-            optimizer = current.timeline.at(step).optimizer
-            gap = gap or self._accounts.before(step, current.book, current.book.get(step), optimizer)
-            gap = gap or self._digest_gap(current, step)
-            if gap is not None:
-                # Nothing may follow from a state that is not the ranks'.
-                self._replay = None
-        current.uploaded = None
-        if gap is None:
-            report = StepReport(current.number, step, 0, None, None, now if now is not None else 0.0)
-            self._publish(current, current.book.get(step), report, None)
-            return
-        self._report_loss(current, gap)
-        if self._replay is None and current.lost is None:
-            detail = f"the state that was uploaded of step {step} is not the ranks'"
-            self._lose(current, Gap(current.assembler.next_step, GapReason.RESYNC_PENDING, detail))
-
-    def _lose(self, current: Epoch, gap: Gap) -> None:
-        current.lost = gap
-        if not current.resyncs:
-            current.book.drop()
-        self._report_loss(current, gap)

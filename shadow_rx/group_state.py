@@ -21,13 +21,7 @@ from shadow_rx.options import ShadowOptions
 from shadow_rx.peer import PeerRepair
 from shadow_rx.replay import Replay, Tensors
 from shadow_rx.snapshot import Snapshot
-from shadow_rx.status import (
-    Event,
-    Gap,
-    GroupStatus,
-    StepLost,
-    StepReport,
-)
+from shadow_rx.status import Event, Gap, GroupStatus, StateAdopted, StepLost, StepReport
 from shadow_rx.step_times import StepTimes
 from shadow_rx.survey import buffers, coverage, durable_lag, replica_lag
 
@@ -55,6 +49,7 @@ class GroupState:
         self._times = StepTimes()
         self._totals = Totals()
         self._repair: PeerRepair | None = None
+        self._adopted: StateAdopted | None = None
         self._packets = 0
         self._payload_bytes = 0
         self._discarded: Counter[Discard] = Counter()

@@ -58,6 +58,12 @@ class History:
         self._replicated.add(step, step + 1)
         self._stored[step] = epoch
 
+    def adopt(self, report: StepReport) -> None:
+        """Note a recovery point that another shadow node gave; to be called after `resume`, with a newer one."""
+        if report.epoch != self.epoch:
+            self.begin(report.epoch, report.step)
+        self.replicated(report)
+
     def resume_loss(self, epoch: int, gap: Gap) -> None:
         """Note a step that was lost before; to be called after `resume`, in order of events."""
         if gap.step not in self._replicated and self._lost.get(gap.step, (0, gap))[0] != epoch:
@@ -68,6 +74,10 @@ class History:
         if epoch != self.epoch:
             self.begin(epoch, first_step)
             return
+        # Where the first steps of this epoch are not stored, those of an epoch before it were taken for present ones.
+        for step in [step for step, of in self._stored.items() if step >= first_step and of != epoch]:
+            self._replicated.remove(step, step + 1)
+            del self._stored[step]
         self._epochs[-1] = epoch, first_step
         self._epochs = [known for known in self._epochs[:-1] if known[1] < first_step] + self._epochs[-1:]
 

@@ -16,12 +16,13 @@ from shadow_rx.load import LoadMeter
 from shadow_rx.peer import PeerRepair, PeerRequest
 from shadow_rx.publisher import Publisher, Written
 from shadow_rx.replay import tensor_bytes
-from shadow_rx.snapshot import EncodedPoint, encode
+from shadow_rx.snapshot import EncodedPoint, Snapshot, encode
 from shadow_rx.status import (
     Event,
     Gap,
     GroupStatus,
     OverloadChanged,
+    StateAdopted,
     StateUploaded,
     StepNotStored,
     StepReplicated,
@@ -117,6 +118,11 @@ class ShadowNode:
         """See `ShadowCore.expect_state`."""
         with self._lock:
             self._core.expect_state(group, epoch, step)
+
+    def adopt(self, snapshot: Snapshot, peer: str) -> None:
+        """See `ShadowCore.adopt`."""
+        with self._changed:
+            self._handle(self._core.adopt(snapshot, peer, self._clock()))
 
     def asks(self, group: str, rank: int) -> pb.RecordReply:
         """See `ShadowCore.asks`."""
@@ -255,24 +261,28 @@ class ShadowNode:
     def _handle(self, events: Sequence[Event]) -> None:
         for event in events:
             self._tell(event)
-            if not isinstance(event, StepReplicated):
-                continue
-            snapshot = event.snapshot
-            self._meters[snapshot.group].replicated(len(snapshot.gradient or b""), tensor_bytes(snapshot.tensors))
-            self._look(snapshot.group)
-            if self._publisher is not None:
-                self._publisher.offer(snapshot, self._core.group(snapshot.group).room())
-            else:
-                gap = Gap(snapshot.step, GapReason.STORAGE_ERROR, "this shadow was given no storage")
-                self._core.history(snapshot.group).not_stored(snapshot.epoch, gap)
+            if isinstance(event, StateAdopted):
+                self._store(event.snapshot)
+            elif isinstance(event, StepReplicated):
+                snapshot = event.snapshot
+                self._meters[snapshot.group].replicated(len(snapshot.gradient or b""), tensor_bytes(snapshot.tensors))
+                self._look(snapshot.group)
+                self._store(snapshot)
         if events:
             self._changed.notify_all()
+
+    def _store(self, snapshot: Snapshot) -> None:
+        if self._publisher is not None:
+            self._publisher.offer(snapshot, self._core.group(snapshot.group).room())
+        else:
+            gap = Gap(snapshot.step, GapReason.STORAGE_ERROR, "this shadow was given no storage")
+            self._core.history(snapshot.group).not_stored(snapshot.epoch, gap)
 
     def _charge(self, event: Event | None, began: float) -> float:
         """Charge the time since `began` to the group of `event` (None: to all alike); return the present time."""
         now = self._clock()
         if event is not None:
-            group = event.snapshot.group if isinstance(event, StepReplicated) else event.group
+            group = event.snapshot.group if isinstance(event, StepReplicated | StateAdopted) else event.group
             self._meters[group].worked(now - began)
         else:
             for meter in self._meters.values():

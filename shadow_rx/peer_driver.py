@@ -14,12 +14,16 @@ from jobspec.sidechannel import side_channel_pb2_grpc as rpc
 from jobspec.tls import ClientTls, open_channel
 from jobspec.tls.probe import Answer, probe
 from shadow_rx.core import ShadowCore
-from shadow_rx.errors import invalid
+from shadow_rx.errors import Refusal, ShadowError, invalid
 from shadow_rx.node import ShadowNode
 from shadow_rx.peer import PeerRequest
+from shadow_rx.snapshot import EncodedPoint
+from shadow_rx.status_message import status_message
 
 _CALL_SECONDS = 5.0
 """Longest that a peer may take to answer."""
+_FETCH_SECONDS = 120.0
+"""Longest that it may take to give a recovery point."""
 _GRACE_SECONDS = 0.05
 """How late bytes may be before they count as lost."""
 _PROBE_SECONDS = 1.0
@@ -51,6 +55,19 @@ class LocalPeer:
         """See `Peer`."""
         yield from self._node.give_frames(request)
 
+    def status(self, group: str) -> pb.Status:
+        """See `peer_resume.StatePeer`."""
+        return status_message(self._node.status(group))
+
+    def recovery_point(self, group: str, most_bytes: int) -> EncodedPoint:
+        """See `peer_resume.StatePeer`."""
+        try:
+            point = self._node.recovery_point(group, 0)
+        except ShadowError as error:
+            raise ConnectionError(str(error)) from error
+        _check_size(len(point.state), most_bytes)
+        return point
+
 
 class GrpcPeer:
     """A peer at an address."""
@@ -74,6 +91,33 @@ class GrpcPeer:
             self.trouble = self._refusal(error)
             raise ConnectionError(f"shadow node at {self.address}: {error}") from error
 
+    def status(self, group: str) -> pb.Status:
+        """See `peer_resume.StatePeer`."""
+        try:
+            status: pb.Status = self._stub.GetStatus(pb.StatusRequest(group=group), timeout=_CALL_SECONDS)
+        except grpc.RpcError as error:
+            raise self._not_given(error) from error
+        return status
+
+    def recovery_point(self, group: str, most_bytes: int) -> EncodedPoint:
+        """See `peer_resume.StatePeer`."""
+        manifest, data = "", bytearray()
+        call = self._stub.GetRecoveryPoint(pb.RecoveryPointRequest(group=group), timeout=_FETCH_SECONDS)
+        try:
+            for chunk in call:
+                manifest += chunk.manifest_json
+                data += chunk.data
+                _check_size(len(manifest) + len(data), most_bytes)
+        except grpc.RpcError as error:
+            raise self._not_given(error) from error
+        finally:
+            call.cancel()
+        return EncodedPoint(manifest, bytes(data))
+
+    def _not_given(self, error: grpc.RpcError) -> ConnectionError:
+        why = self._refusal(error) or error.details() or error.code().name
+        return ConnectionError(f"shadow node at {self.address}: {why}")
+
     def _refusal(self, error: grpc.RpcError) -> str | None:
         if error.code() is grpc.StatusCode.PERMISSION_DENIED:
             return error.details()
@@ -85,6 +129,12 @@ class GrpcPeer:
     def close(self) -> None:
         """Close the connection; calls that are running end with an error."""
         self._channel.close()
+
+
+def _check_size(nbytes: int, most: int) -> None:
+    if nbytes > most:
+        message = f"the recovery point is longer than {most} bytes; raise the memory limit"
+        raise ShadowError(Refusal.RESOURCE_EXHAUSTED, "data", message)
 
 
 def check_peers(core: ShadowCore, names: Iterable[str]) -> None:

@@ -4,7 +4,7 @@
 |---|---|
 | a rank's host, of this job | records of its own ranks, ports of its own flows; status, recovery points of its groups |
 | the host of a group's rank 0 | also what is announced once for the group: communicator, state, changes |
-| another shadow node of the same group | frames to fill holes with, status |
+| another shadow node of the same group | frames to fill holes with, status, recovery points to start again from |
 | an operator, of all or of this job | status, recovery points, metrics |
 | everybody else | nothing |
 """
@@ -56,7 +56,6 @@ class _Ask:
 
 _Rule = Callable[[_Ask], str | None]
 _LOOK: dict[Role, _Rule] = {Role.RANK: _Ask.member, Role.SHADOW: _Ask.member, Role.OPERATOR: _Ask.anyone}
-_READ: dict[Role, _Rule] = {Role.RANK: _Ask.member, Role.OPERATOR: _Ask.anyone}
 _RULES: dict[str, dict[Role, _Rule]] = {
     "Attach": {Role.RANK: _Ask.first},
     "UploadState": {Role.RANK: _Ask.first},
@@ -66,7 +65,7 @@ _RULES: dict[str, dict[Role, _Rule]] = {
     "GetStatus": _LOOK,
     "GetNodeStatus": {Role.OPERATOR: _Ask.anyone},
     "WaitForStep": _LOOK,
-    "GetRecoveryPoint": _READ,
+    "GetRecoveryPoint": _LOOK,
     "GetFrames": {Role.SHADOW: _Ask.member},
 }
 KNOWN_CALLS = frozenset(_RULES)

@@ -156,6 +156,18 @@ class StepResynced:
 
 
 @dataclass(frozen=True)
+class StateAdopted:
+    """Event: a shadow node that was started again took a recovery point of another one, newer than its own."""
+
+    snapshot: Snapshot
+    """The point."""
+    peer: str
+    """Name of the shadow node that gave it."""
+    since: int
+    """First step that was not here: of those up to the one before the point only the other node may have points."""
+
+
+@dataclass(frozen=True)
 class StepStored:
     """Event: a recovery point is durable."""
 
@@ -196,6 +208,14 @@ class OverloadChanged:
 
 
 Event = (
-    Attached | StepReplicated | StepLost | StateUploaded | StepResynced | StepStored | StepNotStored | OverloadChanged
+    Attached
+    | StepReplicated
+    | StepLost
+    | StateUploaded
+    | StepResynced
+    | StateAdopted
+    | StepStored
+    | StepNotStored
+    | OverloadChanged
 )
 """What a core reports to its driver, and a node to its observer."""

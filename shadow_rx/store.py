@@ -20,6 +20,7 @@ from jobspec.recovery_point import MANIFEST_FILE, STATE_FILE, RecoveryPointError
 from jobspec.store import Retention, StoreSpec
 from shadow_rx.description import OptimizerPlan
 from shadow_rx.durable.crypto import KeyRing
+from shadow_rx.durable.errors import StoreError
 from shadow_rx.durable.index import index_of
 from shadow_rx.durable.names import base_name, epoch_folder, segment_name
 from shadow_rx.durable.opening import OpenStore, open_for_reading, open_for_writing, storage_of
@@ -220,12 +221,28 @@ class RecoveryStore:
     def points(self, group: str) -> list[tuple[int, int]]:
         """Return epoch and step of what the store holds of `group`, of its present epochs.
 
+        The newest is one that was just read back, replayed and found right: what comes after it, as names tell, was
+        torn by the crash that ended the writer, and is not durable.
+
         Raises:
             StoreError: see `open`.
             OSError: the storage failed.
         """
-        present = (entry for entry in index_of(self.open().storage, group) if not entry.superseded)
-        return sorted((entry.epoch, step) for entry in present for step in entry.steps)
+        reader = StoreReader(self.open())
+        found: list[tuple[int, int]] = []
+        newest: int | None = None
+        for entry in reader.epochs(group):
+            if entry.superseded:
+                continue
+            if newest is None:
+                try:
+                    newest = reader.latest(group, entry.epoch).manifest.step
+                except StoreError:
+                    continue  # nothing of this epoch can be recovered
+                found += [(entry.epoch, step) for step in entry.steps if step <= newest]
+            else:
+                found += [(entry.epoch, step) for step in entry.steps]
+        return sorted(found)
 
     @property
     def _logged(self) -> bool:
@@ -254,16 +271,22 @@ class RecoveryStore:
         self._begun.add((group, epoch))
 
     def _found(self, group: str) -> list[Entry]:
-        """Return what this run has written before it was restarted, in the order of writing."""
+        """Return what this run has written before it was restarted, in the order of writing.
+
+        What cannot be recovered counts for nothing, so that nothing that can is deleted for its sake.
+        """
+        sound = {(group, *point) for point in self.points(group)}
         entries: list[tuple[tuple[int, int, bool], Entry]] = []
         for epoch in index_of(self.open().storage, group):
             if epoch.superseded:
                 continue
             for step in epoch.bases:
                 point = (group, epoch.epoch, step)
-                entries.append(((epoch.epoch, step, True), Entry(f"{epoch.folder}/{base_name(step)}", (point,), True)))
+                name, good = f"{epoch.folder}/{base_name(step)}", point in sound
+                entries.append(((epoch.epoch, step, True), Entry(name, (point,) if good else (), good)))
             for segment in epoch.segments:
-                points = tuple((group, epoch.epoch, step) for step in range(segment.first, segment.last + 1))
+                steps = range(segment.first, segment.last + 1)
+                points = tuple(point for step in steps if (point := (group, epoch.epoch, step)) in sound)
                 entries.append(((epoch.epoch, segment.last, False), Entry(segment.name, points, False)))
         return [entry for _, entry in sorted(entries, key=lambda pair: pair[0])]
 

@@ -33,6 +33,7 @@ from shadow_rx.durable.crypto import find_keys
 from shadow_rx.event_log import EventLog, read_losses
 from shadow_rx.logged import LoggedShadowNode
 from shadow_rx.peer_driver import LocalPeer
+from shadow_rx.peer_resume import resume_from_peers
 from shadow_rx.publisher import DirectPublisher
 from shadow_rx.service import serve as serve_shadow
 from shadow_rx.store import RecoveryStore
@@ -170,6 +171,8 @@ class InprocFabric:
         stack.callback(log.close)
         node = LoggedShadowNode(core, lambda: simulation.now, log, publisher, events)
         stack.callback(publisher.store.close)
+        if after is not None:
+            resume_from_peers(node, self._peers)
         own, access_log = self._tls.shadow(spec.name), None
         if own is not None:
             access_log = AccessLog(self._files.access_log(spec.name))

@@ -62,15 +62,17 @@ control Ingress(inout tna_headers_t hdr, inout metadata_t meta, in ingress_intri
     apply {
         meta.ingress_port = ig_intr_md.ingress_port;
         forward.apply(hdr.packet, meta);
-        ig_dprsr_md.digest_type = 2w0 ++ meta.flow_started;
-        ig_dprsr_md.drop_ctl = 2w0 ++ meta.drop;
+        not_replicated.count(meta.reason);
+        if (meta.flow_started == 1) {
+            ig_dprsr_md.digest_type = 1;
+        }
+        ig_dprsr_md.drop_ctl = 2w0 ++ meta.drop;  // a move: a condition would cost a stage
         if (meta.group != 0) {
             // Without a unicast port: a flow's group holds its original egress port too, as on v1model.
             ig_tm_md.mcast_grp_a = meta.group;
         } else {
             ig_tm_md.ucast_egress_port = meta.egress_port;
         }
-        not_replicated.count(meta.reason);
         hdr.bridge.setValid();
         hdr.bridge.ingress_port = meta.ingress_port;
         hdr.bridge.flow_id = meta.flow_id;

@@ -70,7 +70,10 @@ def fresh_problems(target: str, output: Path) -> list[str]:
         ResourceError: its reports cannot be used.
     """
     assembly = (output / "pipe" / "checkmate.bfa").read_text()
-    return [*(f"{target}: {one}" for one in parser_problems(assembly)), *_too_many_stages(target, read_resources(output))]
+    return [
+        *(f"{target}: {one}" for one in parser_problems(assembly)),
+        *_too_many_stages(target, read_resources(output)),
+    ]
 
 
 def write_committed(target: str, output: Path) -> None:

@@ -28,6 +28,17 @@ def compile_for(compiler: str, target: str, output: Path) -> None:
         subprocess.CalledProcessError: p4c refuses the program; its messages are in `stderr`.
     """
     architecture, definitions = TARGETS[target]
-    command = [compiler, "-b", target, "--arch", architecture, "-g", *definitions, "-o", str(output), "tna/checkmate.p4"]
+    command = [
+        compiler,
+        "-b",
+        target,
+        "--arch",
+        architecture,
+        "-g",
+        *definitions,
+        "-o",
+        str(output),
+        "tna/checkmate.p4",
+    ]
     # From the source folder, so that the output names no folder of this machine.
     subprocess.run(command, check=True, cwd=ROOT, capture_output=True, text=True)

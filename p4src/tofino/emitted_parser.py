@@ -1,10 +1,11 @@
 """The parser that the Tofino backend has emitted (``pipe/*.bfa``), executed on packets.
 
-An exit code of 0 does not prove that a compiled parser still looks at the packet: compilers between p4c's pull requests
-5063 and 5753 drop the match registers of every ``select``, so that each state goes to its first successor. Executing the
-emitted states on packets shows what hardware would do with them. The format is that of p4c's assembler (``bf-asm``,
-SYNTAX.yaml, section "parser"); here the part that decides about the way through the states is read: ``match``, patterns,
-``load``, ``shift`` and ``next``, and from the backend's comments the headers that a row makes valid.
+An exit code of 0 does not prove that a compiled parser still looks at the packet: compilers between p4c's pull
+requests 5063 and 5753 drop the match registers of every ``select``, so that each state goes to its first successor.
+Executing the emitted states on packets shows what hardware would do with them. The format is that of p4c's assembler
+(``bf-asm``, SYNTAX.yaml, section "parser"); here the part that decides about the way through the states is read:
+``match``, patterns, ``load``, ``shift`` and ``next``, and from the backend's comments the headers that a row makes
+valid.
 """
 
 from __future__ import annotations
@@ -204,8 +205,9 @@ def _first_match(state: State, registers: dict[str, int]) -> Row:
         # A row whose pattern looks at nothing matches whatever the registers hold: so hardware does, too.
         digits = row.pattern or "*" * len(value)
         if len(digits) != len(value) and set(digits) != {"*"} and value:
-            raise EmittedParserError(state.name, f"pattern {digits} does not have the {len(value)} bits of its registers")
+            raise EmittedParserError(
+                state.name, f"pattern {digits} does not have the {len(value)} bits of its registers"
+            )
         if all(digit in ("*", bit) for digit, bit in zip(digits, value, strict=False)):
             return row
     raise EmittedParserError(state.name, "no row matches")
-

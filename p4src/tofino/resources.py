@@ -1,6 +1,6 @@
 """What a compiled program takes of a Tofino: stages, memories, packet header vector, from the backend's JSON reports.
 
-Schemas: p4c, ``backends/tofino/bf-p4c/logging/schemas`` (``resources.json`` 2.4, ``phv.json`` 3.0, ``manifest.json`` 2).
+Schemas: p4c, ``backends/tofino/bf-p4c/logging/schemas`` (``resources.json`` 2.4, ``phv.json`` 3.0).
 """
 
 from __future__ import annotations
@@ -155,15 +155,16 @@ def summary_table(resources: Resources) -> str:
         f"{resources.ingress_stages} ingress and {resources.egress_stages} egress stages of {resources.stages}; "
         f"{resources.phv_containers_used} of {resources.phv_containers} normal PHV containers "
         f"({resources.phv_bits_used} of {resources.phv_bits} bits); parser TCAM rows: "
-        + ", ".join(f"{count} {direction}" for direction, count in sorted(resources.parser_states.items(), reverse=True))
+        + ", ".join(
+            f"{count} {direction}" for direction, count in sorted(resources.parser_states.items(), reverse=True)
+        )
         + " of 256 each.",
         "",
         "| stage | ingress tables | egress tables | SRAM | map RAM | TCAM | stateful ALUs | counter ALUs |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for use in resources.use:
-        lines.append(
-            f"| {use.stage} | {use.ingress_tables} | {use.egress_tables} | {use.srams} of {resources.srams_per_stage} "
-            f"| {use.map_rams} | {use.tcams} of {resources.tcams_per_stage} | {use.stateful_alus} | {use.counter_alus} |"
-        )
+        srams, tcams = f"{use.srams} of {resources.srams_per_stage}", f"{use.tcams} of {resources.tcams_per_stage}"
+        cells = [use.stage, use.ingress_tables, use.egress_tables, srams, use.map_rams, tcams, use.stateful_alus]
+        lines.append(f"| {' | '.join(map(str, cells))} | {use.counter_alus} |")
     return "\n".join(lines)

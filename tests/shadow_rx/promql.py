@@ -5,11 +5,15 @@ from __future__ import annotations
 import re
 
 _WORDS = frozenset(
-    "by without on ignoring group_left group_right and or unless offset bool sum min max avg count topk bottomk "
-    "quantile stddev rate irate increase delta deriv changes resets histogram_quantile clamp_min clamp_max clamp abs "
-    "ceil floor round time vector scalar absent absent_over_time max_over_time min_over_time avg_over_time "
-    "sum_over_time label_replace sort sort_desc inf nan label_values".split()
-)
+    {
+        "by", "without", "on", "ignoring", "group_left", "group_right", "and", "or", "unless", "offset", "bool",
+        "sum", "min", "max", "avg", "count", "topk", "bottomk", "quantile", "stddev", "rate", "irate",
+        "increase", "delta", "deriv", "changes", "resets", "histogram_quantile", "clamp_min", "clamp_max",
+        "clamp", "abs", "ceil", "floor", "round", "time", "vector", "scalar", "absent", "absent_over_time",
+        "max_over_time", "min_over_time", "avg_over_time", "sum_over_time", "label_replace", "sort",
+        "sort_desc", "inf", "nan", "label_values",
+    }
+)  # fmt: skip
 _HISTOGRAM_SUFFIXES = ("_bucket", "_sum", "_count")
 
 

@@ -34,7 +34,7 @@ ALLOWED: dict[Identity, set[str]] = {
     rank("test", "r2"): READ,
     rank("test", "r9"): set(),
     rank("other", "r0"): set(),
-    shadow("test", "sh0"): {"GetStatus", "WaitForStep", "GetFrames"},
+    shadow("test", "sh0"): READ | {"GetFrames"},
     shadow("test", "sh1"): set(),  # of the job, but not of the group
     shadow("other", "sh0"): set(),
     Identity(Role.OPERATOR): READ | {"GetNodeStatus"},

@@ -20,6 +20,7 @@ from controlplane.desired import desired_state
 from controlplane.errors import ControlPlaneError
 from controlplane.target import Target
 from jobspec.model import Job
+from jobspec.reasons import GapReason
 from jobspec.recovery_point import RecoveryPointError
 from nccl_emu.errors import EmulatorError, SideChannelError
 from nccl_emu.side_channel import GrpcSideChannel
@@ -45,8 +46,12 @@ FABRIC = "mininet"
 LENGTH = Length(steps=12, more=3)
 """Processes and disks are slower than virtual time: what happens takes more steps."""
 _TIMEOUT_S = 60.0
+_SETTLE_S = 5.0
+"""Seconds that what the ranks have told may take until it is settled; what they took with them never is."""
 _LOOK_S = 0.5
 """Seconds that a look at the shadow node may take while training goes on."""
+_SLOW_BITS, _SHORT_QUEUE = 1e6, 4000
+"""Bits per second and bytes: too slow for this job's replicas, also where the machine is busy with other things."""
 _DISK_BYTES = 16 << 20
 _NOT_HERE = {
     Injection.SIDE_CHANNEL: "gRPC's connections between the namespaces are streams, which lose no call; they end "
@@ -138,10 +143,10 @@ class _Run:
             if Injection.RANK_RESTART in plan.injections:
                 self._train(length.steps, dies_after=length.steps - 2)
                 self.deaths[Injection.RANK_RESTART] += 1
-            difference = self._train(length.steps)
+            difference = self._train(length.steps, dies_after=None if plan.orderly else length.steps)
             self.record.training = self.record.training or difference
             self.disk.free()
-            [status] = self.fabric.settle(length.steps).values()
+            status = self.look.wait_for_step(self.group.name, length.steps, _SETTLE_S)
             numbers = StepNumbers(length.steps, status.trained_step, status.replica_step, status.durable_step)
             self.record.at_end = numbers
             self.record.numbers.append(numbers)
@@ -163,10 +168,8 @@ class _Run:
             links = dict.fromkeys(self.group.ring, (plan.links.uplink, plan.links.downlink))
         if plan.injections & {*NETWORK, Injection.CONGESTION} - {Injection.LOSS_BEFORE}:
             replica = plan.links.replica
-            if plan.congestion is not None and Injection.CONGESTION in plan.injections:
-                # A switch in Python is slower than one in virtual time, and so is the link that is too slow for it.
-                rate, room = plan.congestion.rate / 40, plan.congestion.queue_bytes
-                replica = replace(replica, rate=rate, queue_bytes=room)
+            if Injection.CONGESTION in plan.injections:
+                replica = replace(replica, rate=_SLOW_BITS, queue_bytes=_SHORT_QUEUE)
             links[self.group.shadows[0]] = (Impairments(), replica)
         program: tuple[str, ...] = ("shadow_rx",)
         if Injection.TORN_WRITE in plan.injections and plan.torn_write is not None:
@@ -204,6 +207,7 @@ class _Run:
                 steps[line["step"]] += 1
                 if line["state_sha256"] != self.hashes[line["step"]]:
                     return f"epoch {self.epoch}, step {line['step']}: rank {rank} has another state"
+        # Of the step that they die in some ranks may have told, and others not.
         complete = range(first, last + 1) if dies_after is None else range(first, dies_after)
         lacking = [step for step in complete if steps[step] != len(self.group.ring)]
         return f"epoch {self.epoch}: steps {lacking} were not trained by all ranks" if lacking else None
@@ -242,11 +246,20 @@ class _Run:
         for step in range(1, self.plan.length.steps + 1):
             if step in durable:
                 continue
-            reported = told.get(step) or gaps.get(step)
+            reported = told.get(step) or gaps.get(step) or self._ask(step)
             if reported is not None and reported.detail:
                 self.record.reported.append(reported)
             else:
                 self.record.unexplained.append(step)
+
+    def _ask(self, step: int) -> Reported | None:
+        """Return why the shadow node has no recovery point of a step, as it says when it is asked for that."""
+        try:
+            self.look.recovery_point(self.group.name, step)
+        except SideChannelError as error:
+            reason = next((reason.value for reason in GapReason if f": {reason.value}: " in str(error)), None)
+            return Reported(step, reason, str(error)) if reason is not None else None
+        return None
 
     def _promised(self) -> set[tuple[int, int]]:
         return {(e["epoch"], e["step"]) for e in self._shadow_events() if e["event"] == "stored"}

@@ -217,7 +217,7 @@ def _links(rng: random.Random, chosen: set[Injection]) -> LinkPlan:
 
 
 def _downtime(rng: random.Random) -> float:
-    return rng.choice([0.0, rng.uniform(0, 20 * _STEP_S)])
+    return rng.choice([0.0, rng.uniform(0, 8 * _STEP_S)])
 
 
 def _moment(rng: random.Random, length: Length, lasts: float = 0.0) -> Moment:

@@ -1,8 +1,12 @@
-"""What a long campaign has shown, as numbers in a file, and as the paragraph that the documents have of it."""
+"""What a long campaign has shown, as numbers in a file, and as the paragraph that the documents have of it.
+
+``python -m topology.acceptance.soak NUMBERS.json DOCUMENT.md`` puts the paragraph into a document.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -115,3 +119,7 @@ def fill(document: Path, soak: Soak) -> None:
     if not begin or not end:
         raise ValueError(f"{document} has no {BEGIN} ... {END}")
     document.write_text(f"{before}{BEGIN}\n{soak.text()}{END}{after}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    fill(Path(sys.argv[2]), Soak.read(Path(sys.argv[1])))

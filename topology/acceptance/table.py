@@ -19,22 +19,25 @@ MOST_FAILURES = 20
 
 def render(rows: Sequence[Row], console: Console, out: str) -> None:
     """Print one line a row, what failed, and the verdict as the last line."""
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), show_edge=False)
-    table.add_column("fault", no_wrap=True)
-    table.add_column("fabric", no_wrap=True)
-    for name in ("runs", "trained", "replica", "durable"):
-        table.add_column(name, justify="right", no_wrap=True)
-    table.add_column("repaired /\nresynced /\nreported", justify="right", no_wrap=True)
-    for name in ("training\nunchanged", "wrong check-\npoints", "restart\nidentical"):
-        table.add_column(name, no_wrap=True)
-    for row in rows:
-        table.add_row(*_cells(row))
-    console.print(table)
+    for fabric in dict.fromkeys(row.fabric for row in rows):
+        console.print(_table(fabric, [row for row in rows if row.fabric == fabric]))
     for line in _notes(rows):
         console.print(Text(line), highlight=False, soft_wrap=True)
     for line in _failures(rows):
         console.print(Text(line, "bold red"), highlight=False, soft_wrap=True)
     console.print(Text(verdict(rows, out), "green" if passed(rows) else "bold red"), highlight=False, soft_wrap=True)
+
+
+def _table(fabric: str, rows: Sequence[Row]) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, padding=0, show_edge=False)
+    table.add_column(f"fault\n({fabric})", no_wrap=True)
+    for name in ("runs", "trained", "replica", "durable", "repaired\nresynced\nreported"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for name in ("training\nun-\nchanged", "wrong\ncheck-\npoints", "restart\nidenti-\ncal"):
+        table.add_column(name, no_wrap=True)
+    for row in rows:
+        table.add_row(*_cells(row))
+    return table
 
 
 def passed(rows: Sequence[Row]) -> bool:
@@ -92,16 +95,15 @@ def _named(run: RunRecord) -> dict[str, Any]:
 
 def _cells(row: Row) -> Iterator[Text]:
     yield Text(row.scenario.name)
-    yield Text(row.fabric)
     if row.skipped is not None:
-        yield from (Text("-"), *[Text("")] * 3, Text("not injected"), *[Text("")] * 3)
+        yield from (Text("-"), *[Text("")] * 3, Text("not here"), *[Text("")] * 3)
         return
     runs = row.runs
     yield Text(str(len(runs)))
     yield Text(_range(runs, lambda run: run.at_end and run.at_end.trained))
     yield Text(_range(runs, lambda run: run.at_end and run.at_end.replica))
     yield Text(_range(runs, lambda run: run.at_end and run.at_end.durable))
-    yield Text(" / ".join(str(row.total(outcome)) for outcome in Outcome))
+    yield Text("/".join(str(row.total(outcome)) for outcome in Outcome))
     yield _answer(all(run.training is None and run.error is None for run in runs))
     wrong = sum(len(run.wrong) for run in runs)
     yield Text(str(wrong), "bold red" if wrong else "green")

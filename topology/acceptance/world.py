@@ -144,6 +144,7 @@ class AcceptanceWorld:
         if not orderly:
             self.ring.crash(silent=self._rng.random() < 0.5)
             self.simulation.drain(_SETTLE_S)
+            self._sample(self.ring.trainers[0].step)
             return
         self.channel.calls.trouble = 0.0
         self.shadow.files.free = None
@@ -248,7 +249,7 @@ class AcceptanceWorld:
     # ---- what is found out ----
 
     def _refused(self, step: int, reason: str) -> None:
-        """Go on where the shadow node refuses what it is told, as after a lost announcement: it has to say why later."""
+        """Go on where the shadow node refuses what it is told, as after a lost announcement: it will say why."""
 
     def _observe(self, event: Event) -> None:
         if isinstance(event, StepReplicated):

@@ -21,7 +21,7 @@ PIPELINE := p4src/build/checkmate.p4info.txtpb,p4src/build/checkmate.json
 PYTEST_ARGS ?= -n auto --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help env run-testbed acceptance test lint types layers check p4 proto bench fuzz shell shell-env clean
+.PHONY: help env run-testbed acceptance test lint types layers check p4 tofino proto bench fuzz shell shell-env clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -66,6 +66,9 @@ check: lint types layers ## Style, types, layers, stale artifacts
 
 p4: env ## Recompile the data plane (where p4c is on PATH) and regenerate the shared names
 	$(BIN)/python -m p4src.compile
+
+tofino: env ## Compile for Tofino 1 and 2 (where a p4c with that backend is on PATH), check the result, write docs/tofino.md
+	$(BIN)/python -m p4src.tofino
 
 proto: env ## Regenerate the side channel's messages and stubs
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. jobspec/sidechannel/side_channel.proto

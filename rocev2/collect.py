@@ -55,9 +55,11 @@ class Collector:
         return all(flow.table.newest >= start_of(flow) + 2 * self.per_loop for flow in self._flows())
 
     def _next(self, final: bool) -> Found:
+        attempts = 0
         for channels in range(self.ring.channels, 0, -1):
             if not self._active(channels):
                 continue
+            attempts += 1
             found = []
             for shift in range(1 if self.ring.indexed else self.ranks):  # ring index of the first host
                 try:
@@ -69,6 +71,8 @@ class Collector:
             if found:
                 self._consume(found[0])
                 return found[0]
+        if not attempts:
+            raise Undetermined  # steps that are lost leave the flows apart in time
         raise Contradiction
 
     def _active(self, channels: int) -> bool:
@@ -173,13 +177,13 @@ class Collector:
         if not flows:
             return False
         flow = min(flows, key=self._order)
-        number = start_of(flow)
-        entry = flow.table.steps.pop(number, None)
-        if not flow.started and number > 0:
-            flow.chained = False
-        if broken:
+        # What is passed over may be a part of an all-reduce of which the rest is lost, unless all flows are known from
+        # their first step on and all sizes in question are known.
+        if broken or any(begins_before(other) or not other.chained for other in self._flows()):
             for other in self._flows():
                 other.chained = False
+        number = start_of(flow)
+        entry = flow.table.steps.pop(number, None)
         flow.previous_end = entry.end if entry is not None and not entry.bad else None
         if entry is not None:
             flow.last_seen = max(flow.last_seen, entry.last_order)

@@ -29,7 +29,7 @@ class FlowKey(NamedTuple):
     dest_qp: int
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Flow:
     """One direction of a connection."""
 

@@ -31,7 +31,7 @@ class Piece(NamedTuple):
     payload: bytes
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Write:
     """One RDMA WRITE, or what is left of it."""
 

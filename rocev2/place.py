@@ -20,7 +20,7 @@ from rocev2.windows import Found, Window
 LINE = LL.line_data
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Tensor:
     """A reduced tensor in the making, in units of LL lines (8 data bytes)."""
 

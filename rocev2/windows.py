@@ -14,7 +14,7 @@ from rocev2.steps import Step
 WIRE_PER_DATA = LL.line_bytes // LL.line_data
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Window:
     """The steps of one flow that belong to one all-reduce."""
 
@@ -37,7 +37,7 @@ Reading = list[tuple[Window, int]]
 """Windows, each as if it began so many steps later."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Found:
     """One all-reduce: its loops and the steps that carry it."""
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from jobspec.model import Group, Job
-from jobspec.recovery_point import RecoveryPoint, RecoveryPointError, decode_recovery_point
+from jobspec.recovery_point import RecoveryPointError, decode_recovery_point
 from jobspec.sidechannel import side_channel_pb2 as pb
 from jobspec.state import Origin
 from shadow_rx.declared import split_constants
@@ -65,7 +65,6 @@ def read_point(job: Job, group: Group, encoded: EncodedPoint) -> Snapshot:
             raise invalid(f"manifest.{name}", f"{found!r}, expected {expected!r}")
     if manifest.epoch < 1 or manifest.step < 1:
         raise invalid("manifest.step", f"step {manifest.step} of epoch {manifest.epoch}, expected 1 or more of each")
-    _check_objects(point)
     layout = parse_layout(json.dumps(manifest.layout))
     message = pb.OptimizerDescription(name=manifest.optimizer.name)
     for described in manifest.optimizer.groups:
@@ -90,14 +89,3 @@ def read_point(job: Job, group: Group, encoded: EncodedPoint) -> Snapshot:
         job.name, group.name, manifest.epoch, manifest.step, layout, optimizer, tuple(records), replay.snapshot(),
         constants=constants,
     )  # fmt: skip
-
-
-def _check_objects(point: RecoveryPoint) -> None:
-    """Refuse a point that does not list all of its tensors, each as valid for its step."""
-    step = point.manifest.step
-    for entry in point.manifest.objects:
-        if entry.step != step:
-            raise invalid("manifest.objects", f"{entry.name} is valid for step {entry.step}, expected {step}")
-    unlisted = sorted(point.tensors.keys() - {entry.name for entry in point.manifest.objects})
-    if unlisted:
-        raise invalid("manifest.objects", f"does not list tensor {unlisted[0]!r}")

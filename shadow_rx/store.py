@@ -25,7 +25,7 @@ from shadow_rx.durable.index import index_of
 from shadow_rx.durable.names import base_name, epoch_folder, segment_name
 from shadow_rx.durable.opening import OpenStore, open_for_reading, open_for_writing, storage_of
 from shadow_rx.durable.policy import Entry, Point, base_due, commit_due, expendable, synced
-from shadow_rx.durable.recover import StoreReader
+from shadow_rx.durable.recover import Log, StoreReader
 from shadow_rx.durable.segment import encode_segment
 from shadow_rx.durable.steplog import besides_replay, encode_step
 from shadow_rx.files import FileOperations
@@ -277,12 +277,14 @@ class RecoveryStore:
         """
         sound = {(group, *point) for point in self.points(group)}
         entries: list[tuple[tuple[int, int, bool], Entry]] = []
-        for epoch in index_of(self.open().storage, group):
+        reader = StoreReader(self.open())
+        for epoch in reader.epochs(group):
             if epoch.superseded:
                 continue
+            torn = _torn_bases(reader.log(epoch))
             for step in epoch.bases:
                 point = (group, epoch.epoch, step)
-                name, good = f"{epoch.folder}/{base_name(step)}", point in sound
+                name, good = f"{epoch.folder}/{base_name(step)}", point in sound and step not in torn
                 entries.append(((epoch.epoch, step, True), Entry(name, (point,) if good else (), good)))
             for segment in epoch.segments:
                 steps = range(segment.first, segment.last + 1)
@@ -362,3 +364,15 @@ class RecoveryStore:
             error = str(problem)
         kept = {point for entry in entries for point in entry.points}
         return tuple(point for point in dict.fromkeys(gone) if point not in kept), error
+
+
+def _torn_bases(log: Log) -> set[int]:
+    """Return the newest bases that a crash has left damaged: back to the first one that is whole."""
+    torn: set[int] = set()
+    for step in reversed(log.epoch.bases):
+        try:
+            log.base(step)
+            break
+        except StoreError:
+            torn.add(step)
+    return torn

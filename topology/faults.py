@@ -13,6 +13,7 @@ from jobspec.model import Job, ShadowNode
 from jobspec.packets import PacketError, parse_frame
 from jobspec.schedule import FlowSchedule, Piece
 from topology.links import Link
+from topology.timed import parse_timed
 
 _ETHERNET_IPV4_TCP = 14 + 20 + 20
 
@@ -46,10 +47,7 @@ class Fault:
         Raises:
             ValueError: another form; says what was expected.
         """
-        kind, _, step = text.partition(":")
-        if kind not in set(FaultKind) or not step.isdigit() or int(step) < 1:
-            raise ValueError(f"{text!r} is no fault; expected one of {', '.join(f'{k}:STEP' for k in FaultKind)}")
-        return cls(FaultKind(kind), int(step))
+        return cls(*parse_timed(text, FaultKind, "fault"))
 
     def __str__(self) -> str:
         """Return the form that `parse` reads."""

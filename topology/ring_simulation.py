@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jobspec.model import Group, Job
+from nccl_emu.errors import SideChannelError
 from nccl_emu.rank_node import RankNode
 from nccl_emu.shadow_session import ShadowSession
 from nccl_emu.side_channel import SideChannel
@@ -18,6 +19,9 @@ from topology.errors import TestbedError
 from topology.links import Impairments, Link
 from topology.roles import place_of
 from topology.simulation import Simulation, Stalled
+
+_ATTEMPTS = 10
+"""Virtual seconds that a shadow node may be away when training ends."""
 
 
 @dataclass(frozen=True)
@@ -189,9 +193,10 @@ class RingSimulation:
     def _lost(self, step: int, reason: str) -> None:
         raise TestbedError(f"the record of step {step}", reason)
 
-    def _tell(self) -> None:
-        for session in (session for of_rank in self._sessions for session in of_rank):
-            session.flush()
+    def _tell(self) -> bool:
+        """Send what waits; tell whether nothing waits any more."""
+        away = [session for of_rank in self._sessions for session in of_rank if not session.flush()]
+        return not away
 
     def end(self) -> None:
         """Close the connections, and let what is still in flight arrive."""
@@ -200,7 +205,7 @@ class RingSimulation:
             self.simulation.kick(place_of(self.job, node.host))
         self._run_until(lambda: all(node.closed or node.error is not None for node in self.nodes), "the close")
         self.simulation.drain(1.0)
-        self._tell()
+        self._insist(self._tell, "what the ranks have told")
         if self._resync:
             self._conclude()
 
@@ -208,9 +213,27 @@ class RingSimulation:
         """Give the last state to the shadow nodes that could not follow to the end."""
         step = self.trainers[0].step
         for session, channel in zip(self._sessions[0], self._channels, strict=True):
-            if channel.status(self.group.name).replica_step < step:
+            newest: list[int] = []
+
+            def ask(channel: SideChannel = channel, newest: list[int] = newest) -> bool:
+                try:
+                    newest.append(channel.status(self.group.name).replica_step)
+                except SideChannelError:
+                    return False
+                return True
+
+            self._insist(ask, "the shadow node's status")
+            if newest[0] < step:
                 session.offer_state(step, self.trainers[0].state_safetensors(), final=True)
-                session.flush()
+                self._insist(session.flush, "the last state")
+
+    def _insist(self, action: Callable[[], bool], what: str) -> None:
+        """Repeat `action` until it says that it is done, as ranks do while a shadow node is away."""
+        for _ in range(_ATTEMPTS):
+            if action():
+                return
+            self.simulation.drain(1.0)
+        raise TestbedError(what, f"the shadow node did not take it in {_ATTEMPTS} virtual seconds")
 
     def crash(self, *, silent: bool = False) -> None:
         """Drop all connections as crashed processes do; what is in flight stays in flight."""

@@ -10,6 +10,7 @@ from typing import Self
 
 from jobspec.model import Job
 from topology.errors import TestbedError
+from topology.timed import parse_timed
 
 
 class EventKind(StrEnum):
@@ -39,10 +40,7 @@ class SwitchEvent:
         Raises:
             ValueError: another form; says what was expected.
         """
-        kind, _, step = text.partition(":")
-        if kind not in set(EventKind) or not step.isdecimal() or int(step) < 1:
-            raise ValueError(f"{text!r} is no event; expected one of {', '.join(f'{k}:STEP' for k in EventKind)}")
-        return cls(EventKind(kind), int(step))
+        return cls(*parse_timed(text, EventKind, "event"))
 
     def __str__(self) -> str:
         """Return the form that `parse` reads."""

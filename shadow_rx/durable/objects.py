@@ -11,7 +11,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any
 
-import fsspec  # type: ignore[import-untyped]
+import fsspec
 
 from shadow_rx.durable.errors import StoreError, Trouble, missing
 from shadow_rx.durable.names import STORE_FILE

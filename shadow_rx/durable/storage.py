@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -148,26 +149,15 @@ class LocalStorage:
 
     def put(self, name: str, data: bytes, sync: bool) -> None:
         """See `Storage`."""
-        path = self.root / name
-        self._prepare(path.parent, sync)
-        unfinished = path.with_name(f".new-{path.name}")
-        try:
+        with self._becoming(self.root / name, sync) as unfinished:
             self._files.write(unfinished, data)
             if sync:
                 self._files.sync_file(unfinished)
-            self._files.rename(unfinished, path)
-            if sync:
-                self._files.sync_directory(path.parent)
-        except Exception:
-            self._discard(unfinished)
-            raise
 
     def put_folder(self, folder: str, files: Mapping[str, bytes], sync: bool) -> None:
         """See `Storage`."""
         path = self.root / folder
-        self._prepare(path.parent, sync)
-        unfinished = path.with_name(f".new-{path.name}")
-        try:
+        with self._becoming(path, sync) as unfinished:
             self._files.remove_tree(unfinished)
             self._files.make_directory(unfinished)
             for name, data in files.items():
@@ -178,6 +168,14 @@ class LocalStorage:
                 self._files.sync_directory(unfinished)
             if self._files.exists(path):
                 self._hide(path)
+
+    @contextmanager
+    def _becoming(self, path: Path, sync: bool) -> Iterator[Path]:
+        """Give the name under which `path` is written; it gets its own when it is whole, and goes when it fails."""
+        self._prepare(path.parent, sync)
+        unfinished = path.with_name(f".new-{path.name}")
+        try:
+            yield unfinished
             self._files.rename(unfinished, path)
             if sync:
                 self._files.sync_directory(path.parent)

@@ -16,7 +16,7 @@ from shadow_rx.description import OPTIMIZERS, OptimizerPlan
 from shadow_rx.errors import Refusal, ShadowError
 from shadow_rx.replay import Replay
 from tests.shadow_rx.rig import Rig
-from tests.shadow_rx.twin import Twin, as_bytes, make_layout
+from tests.shadow_rx.twin import SHAPES, Twin, as_bytes, make_layout
 from tests.shadow_rx.wire import make_job, step_length
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -319,4 +319,31 @@ def test_conflicting_repeats_are_refused_whenever_they_come(data: st.DataObject)
             with pytest.raises(ShadowError, match="another record"):
                 rig.core.record(other, rig.now)
     assert len(rig.replicated()) == rig.twin.step
+    rig.check_truth()
+
+
+@pytest.mark.parametrize("broken", ["a later change is malformed", "a layout needs more memory than there is"])
+def test_a_rejoining_attach_with_an_unusable_change_changes_nothing(broken: str) -> None:
+    rig = Rig(memory_limit=20_000)
+    rig.begin()
+    rig.step()
+    frames = rig.train()
+    rig.send(frames[:-1])
+    before, events = rig.core.status("dp0"), list(rig.events)
+    good = pb.ChangeRequest(group="dp0", epoch=2, effective_step=5, optimizer=rig.twin.attach().optimizer)
+    bad = pb.ChangeRequest(group="dp0", epoch=2, effective_step=7, optimizer=rig.twin.attach().optimizer)
+    if broken.startswith("a later"):
+        bad.optimizer.groups[0].options_json = "{"
+    else:
+        bad.layout_json = make_layout(shapes=((50, 50), *SHAPES[1:]), version=2).to_json()
+    message = rig.twin.attach(2, first_step=2, rejoin=True, current_step=2, changes=[good, bad])
+    with pytest.raises(ShadowError, match=r"options_json|limit is 20000"):
+        rig.core.attach(message)
+    assert rig.core.status("dp0") == before
+    assert rig.core.group("dp0").take_events() == []
+    assert rig.events == events
+    # The epoch before goes on as if nothing had been asked.
+    rig.send(frames[-1:])
+    rig.record()
+    assert rig.replicated() == [(1, 1), (1, 2)]
     rig.check_truth()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-import random
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from checkmate.cli import app
+from jobspec.reasons import GapReason
 from nccl_emu.trainer import DataParallelTrainer
 from shadow_rx.group import GroupReplica
 from shadow_rx.node import ShadowNode
@@ -22,12 +24,13 @@ from shadow_rx.publisher import DirectPublisher
 from shadow_rx.snapshot import Snapshot
 from shadow_rx.store import RecoveryStore
 from topology.acceptance import campaign, soak
-from topology.acceptance.mininet import MininetTask, run_mininet
 from topology.acceptance.plan import Length, draw
 from topology.acceptance.record import Reported, Row, RunRecord, StepNumbers, failures, rows_of
 from topology.acceptance.scenarios import ALONE, ANYTHING, SCENARIOS, Injection, Scenario
 from topology.acceptance.simulated import run_simulated
 from topology.acceptance.table import passed, render, reproduce, verdict
+from topology.acceptance.truth import reference_truth
+from topology.acceptance.world import AcceptanceWorld
 
 SHORT = Length(steps=6, more=2)
 CALM = Scenario("calm", ())
@@ -53,6 +56,31 @@ def test_a_seed_gives_one_history() -> None:
     first, second = (run(ANYTHING, 7) for _ in range(2))
     assert replace(first, seconds=0) == replace(second, seconds=0)
     assert draw(ANYTHING, 7, SHORT) == draw(ANYTHING, 7, SHORT) != draw(ANYTHING, 8, SHORT)
+
+
+def test_a_shadow_that_is_away_when_training_ends_is_waited_for(tmp_path: Path) -> None:
+    plan = draw(CALM, 0, SHORT)
+    record = RunRecord(CALM.name, "simulation", 0, SHORT.steps)
+    world = AcceptanceWorld(plan, reference_truth(plan.job, 0, SHORT.total), tmp_path / "store", record)
+    try:
+        world.begin()
+        world.train(SHORT.steps - 1)
+        world.ring.compute(SHORT.steps)
+        world.shadow.kill(3.0)
+        world.ring.finish(SHORT.steps)
+        # The next write is that of the last state, which rank 0 uploads because the shadow node could not follow.
+        world.shadow.files.tear = 0, 0.5
+        world.shadow.torn_downtime = 3.0
+        world.end()
+    finally:
+        world.close()
+    assert (world.shadow.files.torn, world.shadow.deaths) == (1, 2)
+    # The ranks' records of the last step died with the shadow node, which says so: a state alone is no recovery point.
+    assert record.numbers[-1] == (SHORT.steps, SHORT.steps, SHORT.steps - 1, SHORT.steps - 1)
+    gap = world.shadow.alive(lambda node: node.explain("dp0", SHORT.steps))
+    assert gap is not None
+    assert (gap.reason, "no record of rank 0, 1, 2" in gap.detail) == (GapReason.SIDE_CHANNEL_MISSING, True)
+    assert record.wrong == []
 
 
 # ---- the judge can fail
@@ -255,6 +283,11 @@ def test_the_document_says_what_the_soak_has_shown() -> None:
 @pytest.mark.xdist_group("mininet")
 @pytest.mark.parametrize("name", ["loss-after-switch", "torn-write"])
 def test_in_mininet(tmp_path: Path, name: str) -> None:
-    record = run_mininet(MininetTask(named(name), random.Random(name).randrange(100), tmp_path / "out"))
-    assert failures(record) == []
-    assert record.injected[name] > 0
+    command = [sys.executable, "-m", "checkmate.cli", "acceptance", "--fabric", "mininet", "--only", name]
+    done = subprocess.run(
+        [*command, "--out", str(tmp_path), "--json"], capture_output=True, text=True, timeout=400, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    [row] = json.loads(done.stdout)["rows"]
+    assert row["injected"][name] > 0
+    assert row["runs"][0]["restarted_from"] > 0

@@ -32,7 +32,7 @@ def test_a_whole_store_is_durable_as_its_names_tell(tmp_path: Path) -> None:
     assert steps(resumed(tmp_path)) == list(range(1, 15))
 
 
-@pytest.mark.parametrize("to", [0.0, 0.02, 0.5, 0.999])
+@pytest.mark.parametrize("to", [0.0, 0.02, 0.5, 0.9])
 def test_a_torn_tail_is_not_durable(tmp_path: Path, to: float) -> None:
     write(tmp_path, snapshots())
     tear(tmp_path / "dp0/epoch-0001/log-00000014-00000014", to)
@@ -74,8 +74,8 @@ def test_an_epoch_of_which_nothing_is_left_is_none(tmp_path: Path) -> None:
 def test_what_is_torn_does_not_count_as_kept(tmp_path: Path) -> None:
     """Retention: were torn steps among the four newest, older ones that can be recovered would go for them."""
     told = snapshots(14)
-    write(tmp_path, told[:12], policy=policy(steps=4))
-    for step in (10, 11, 12):
+    write(tmp_path, told[:11], policy=policy(steps=4))
+    for step in (10, 11):
         tear(tmp_path / f"dp0/epoch-0001/log-{step:08d}-{step:08d}")
     tear(tmp_path / "dp0/epoch-0001/step-00000009/state.safetensors")
     store = resumed(tmp_path, steps=4)

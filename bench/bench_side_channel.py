@@ -54,7 +54,7 @@ class Result:
 def start(stack: ExitStack, job: Job, files: CertificateSet | None) -> tuple[str, ClientTls | None, str]:
     """Serve a shadow node; return its address, the credentials of rank 0, and the options of the optimizer."""
     core = ShadowCore(job, "sh0")
-    options = attach(core, make_layout(1))
+    told = attach(core, make_layout(1))
     node = ShadowNode(core, time.monotonic)
     stack.callback(node.close)
     own = files.options(Identity(Role.SHADOW, job.name, "sh0")).credentials() if files is not None else None
@@ -63,7 +63,7 @@ def start(stack: ExitStack, job: Job, files: CertificateSet | None) -> tuple[str
     client = None
     if files is not None:
         client = files.options(Identity(Role.RANK, job.name, "r0")).client(server_name(Role.SHADOW, job.name))
-    return server.address, client, options
+    return server.address, client, told.options
 
 
 def measure(calls: int, connections: int) -> list[Result]:

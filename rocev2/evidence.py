@@ -157,6 +157,9 @@ def _others(found: Found) -> Iterator[Reading]:
 def _other_channels(found: Found) -> None:
     """Raise if a channel that does not take part speaks against the all-reduce."""
     ring = found.ring
+    for flow in ring.doubtful:
+        if any(found.first_order <= step.order <= found.last_order for step in flow.table.steps.values()):
+            raise Undetermined
     since = max((flow.last_seen for row in ring.flows.values() for flow in row if flow is not None), default=-1)
     for channel in range(found.channels, ring.channels):
         flows = [row[channel] for row in ring.flows.values()]

@@ -129,9 +129,17 @@ class Flow:
             return self.kinds["empty"] > 0 and self.announced
         if self.started or self.announced:
             return True
-        # Plain data of one value look like lines with a flag; but then their address does not move with it, or the
-        # step is higher than the PSN allows.
-        return not self.table.rebased and min(self.table.steps, default=0) <= (self.first_psn or 0)
+        return not self.table.rebased and not self.doubtful
+
+    @property
+    def doubtful(self) -> bool:
+        """Whether its only message may be plain data of one value, which look like lines with a flag.
+
+        As a flag it would say a step that is higher than the PSN allows. (The PSN may have wrapped, though.)
+        """
+        if self.announced or self.started or self.kinds["LL"] != 1 or self.kinds["empty"]:
+            return False
+        return min(self.table.steps, default=0) > (self.first_psn or 0)
 
     @property
     def is_control(self) -> bool:

@@ -98,11 +98,8 @@ def _gather(tensor: Tensor, window: Window, step: Step, loop: int, phase_step: i
     if not window.certain:
         return
     for offset, piece in offsets(window.flow.table, step):
-        split = LL.split(piece.payload)
-        if split is None or split.flag != step.index + 1:
-            continue
         at = first + offset // LL.line_bytes
-        _write(tensor, at, np.frombuffer(split.data, np.uint64))
+        _write(tensor, at, np.frombuffer(LL.data(piece.payload), np.uint64))
 
 
 def _write(tensor: Tensor, at: int, lines: NDArray[np.uint64]) -> None:

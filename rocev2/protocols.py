@@ -2,26 +2,17 @@
 
 LL (prims_ll.h): lines of 16 bytes, four data, four flag, four data, four flag; the flag is the step plus one, and the
 buffer is a ring of 8 slots, one per step. Simple (prims_simple.h): the data as they are. LL128 (lines of 128 bytes, the
-last 8 the flag) would be a third class here: it needs its own `line_bytes` and `split`.
+last 8 the flag) would be a third class here: it needs its own `line_bytes`, `flag` and `data`.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 
 STEPS = 8
 """Slots of a receive buffer (NCCL_STEPS)."""
-
-
-class Split(NamedTuple):
-    """The payload of a packet, taken apart."""
-
-    flag: int
-    """The flag that all its lines carry, 0 where the protocol has none."""
-    data: bytes
-    """The data bytes, little endian as in memory."""
 
 
 class WireProtocol(Protocol):
@@ -38,8 +29,8 @@ class WireProtocol(Protocol):
     def flag(self, payload: bytes) -> int | None:
         """Return the flag of a payload, None when it is not of this protocol."""
 
-    def split(self, payload: bytes) -> Split | None:
-        """Return flag and data of a payload of whole lines; None when it is not of this protocol."""
+    def data(self, payload: bytes) -> bytes:
+        """Return the data bytes of a payload of whole lines, little endian as in memory."""
 
 
 class LowLatency:
@@ -62,12 +53,9 @@ class LowLatency:
         flags = np.frombuffer(payload, "<u4")[1::2]
         return value if bool((flags == value).all()) else None
 
-    def split(self, payload: bytes) -> Split | None:
-        """Return flag and data; None unless all lines carry the same flag."""
-        flag = self.flag(payload)
-        if flag is None:
-            return None
-        return Split(flag, np.frombuffer(payload, "<u4")[0::2].tobytes())
+    def data(self, payload: bytes) -> bytes:
+        """Return the data bytes; that the flags are right is for `flag` to say."""
+        return np.frombuffer(payload, "<u4")[0::2].tobytes()
 
 
 class Simple:
@@ -82,9 +70,9 @@ class Simple:
         """Return 0: any payload will do."""
         return 0
 
-    def split(self, payload: bytes) -> Split | None:
+    def data(self, payload: bytes) -> bytes:
         """Return the payload as it is."""
-        return Split(0, payload)
+        return payload
 
 
 LL = LowLatency()

@@ -21,17 +21,6 @@ def wrap(unwrapped: int) -> int:
     return unwrapped % MODULUS
 
 
-def ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Return ascending, distinct `numbers` as inclusive ranges (first, last)."""
-    found: list[tuple[int, int]] = []
-    for number in numbers:
-        if found and found[-1][1] + 1 == number:
-            found[-1] = (found[-1][0], number)
-        else:
-            found.append((number, number))
-    return found
-
-
 def gaps(seen: Iterable[int], first: int, last: int) -> list[tuple[int, int]]:
     """Return what of first..last (both inclusive) is not in `seen` (ascending), as inclusive ranges."""
     missing: list[tuple[int, int]] = []

@@ -26,6 +26,8 @@ class Ring:
     """Data flows by place of the sender, one per channel in channel order; a channel that was not captured is None."""
     receiving: dict[int, list[Flow]] = field(default_factory=dict)
     """Control flows by place of their sender."""
+    doubtful: list[Flow] = field(default_factory=list)
+    """Flows along the ring that may be of a channel, or carry something else."""
     channels: int = 0
     channels_ordered: bool = True
     """Whether the order of channels is certain."""
@@ -53,7 +55,10 @@ def find_rings(flows: Iterable[Flow]) -> tuple[list[Ring], list[str]]:
             notes.append(f"the hosts that {ip_address(host)} exchanges LL messages with form no closed ring")
             continue
         seen.update(cycle)
-        rings.append(_ring(cycle, data, control))
+        ring = _ring(cycle, data, control)
+        links = {(host, cycle[place + 1 - len(cycle)]) for place, host in enumerate(cycle)}
+        ring.doubtful = [flow for flow in everything if flow.doubtful and flow.key[:2] in links]
+        rings.append(ring)
     return rings, notes
 
 

@@ -201,7 +201,7 @@ class MininetFabric:
         self._watched.append(self._start_shadow(node, self._shadows[node.name].address, event.step))
         self.happened.append(f"{event}: {node.name} was killed and started again")
 
-    def _look_after_shadow(self, step: int) -> None:
+    def look_after_shadow(self, step: int) -> None:
         """Start the first shadow node again where it was to die by itself and has done so by `step`."""
         node = self._roles.shadows[0]
         child = self._shadow_processes[node.name]
@@ -216,7 +216,7 @@ class MininetFabric:
         done, newest = 0, plan.first_step
 
         def over() -> bool:
-            self._look_after_shadow(newest)
+            self.look_after_shadow(newest)
             return done == len(ranks) or (plan.dies_after is not None and newest >= plan.dies_after)
 
         def on_line(_: Child, line: dict[str, Any]) -> None:

@@ -14,19 +14,19 @@ control ConnectionMemory(in headers_t hdr, inout metadata_t meta) {
                 isn_of_flow.write((bit<32>)meta.flow_id, hdr.tcp.seq);
                 port_of_flow.write((bit<32>)meta.flow_id, hdr.tcp.src_port);
                 meta.isn = hdr.tcp.seq;
+                meta.connection = CONNECTION_NEWEST;
                 meta.flow_started = 1;
-                known_port = hdr.tcp.src_port;
             } else {
                 isn_of_flow.read(meta.isn, (bit<32>)meta.flow_id);
                 port_of_flow.read(known_port, (bit<32>)meta.flow_id);
+                if (known_port == 0) {
+                    meta.connection = CONNECTION_UNKNOWN;
+                } else if (known_port == hdr.tcp.src_port) {
+                    meta.connection = CONNECTION_NEWEST;
+                } else {
+                    meta.connection = CONNECTION_LATE;
+                }
             }
-        }
-        if (known_port == 0) {
-            meta.connection = CONNECTION_UNKNOWN;
-        } else if (known_port == hdr.tcp.src_port) {
-            meta.connection = CONNECTION_NEWEST;
-        } else {
-            meta.connection = CONNECTION_LATE;
         }
     }
 }

@@ -62,8 +62,12 @@ def _which(capture: Capture, packets: Sequence[Encoded], item: AllReduce, masks:
     votes = Counter(packet.shown.all_reduce for packet in within if packet.shown is not None)
     for index in (*[vote for vote, _ in votes.most_common()], *range(len(capture.tensors))):
         tensor = rows(capture.tensors[index], size)
-        if len(tensor) != item.elements or (item.covered & ~masks[index]).any():
+        count = len(tensor)
+        if item.elements not in (count, -(-count * size // 8) * 8 // size):  # LL sends whole lines of 8 bytes
             continue
-        if np.array_equal(rows(item.data, size)[item.covered], tensor[item.covered]):
+        covered = item.covered[:count]
+        if not (covered & ~masks[index]).any() and np.array_equal(
+            rows(item.data, size)[:count][covered], tensor[covered]
+        ):
             return index
     return None

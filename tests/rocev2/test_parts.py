@@ -33,11 +33,10 @@ def test_unwrap_finds_the_nearest(near: int, distance: int) -> None:
     assert found == number or (distance == -psn.HALF and found == near - psn.HALF)
 
 
-def test_gaps_and_ranges() -> None:
+def test_gaps() -> None:
     assert psn.gaps([3, 4, 7], 1, 9) == [(1, 2), (5, 6), (8, 9)]
     assert psn.gaps([], 1, 2) == [(1, 2)]
     assert psn.gaps([1, 2], 1, 2) == []
-    assert psn.ranges([1, 2, 5]) == [(1, 2), (5, 5)]
 
 
 def test_queue_pair_orders_over_the_wrap_and_drops_copies() -> None:
@@ -168,19 +167,18 @@ def test_every_rank_sends_every_chunk_in_ring_order() -> None:
 
 @given(st.binary(min_size=1, max_size=300), st.integers(1, (1 << 32) - 1))
 def test_lines_come_back(data: bytes, flag: int) -> None:
-    split = LL.split(to_lines(data, flag))
-    assert split is not None
-    assert split.flag == flag
-    assert split.data[: len(data)] == data
-    assert len(split.data) == -(-len(data) // 8) * 8
+    lines = to_lines(data, flag)
+    assert LL.flag(lines) == flag
+    assert LL.data(lines)[: len(data)] == data
+    assert len(LL.data(lines)) == -(-len(data) // 8) * 8
 
 
 def test_payloads_without_a_flag_are_not_ll() -> None:
-    assert LL.split(bytes(64)) is None  # flag 0 never is
-    assert LL.split(b"x" * 12) is None
-    assert LL.split(b"") is None
-    assert LL.split(to_lines(b"1234567812345678", 4)[:16] + to_lines(b"12345678", 5)) is None
-    assert SIMPLE.split(b"abc") == (0, b"abc")
+    assert LL.flag(bytes(64)) is None  # flag 0 never is
+    assert LL.flag(b"x" * 12) is None
+    assert LL.flag(b"") is None
+    assert LL.flag(to_lines(b"1234567812345678", 4)[:16] + to_lines(b"12345678", 5)) is None
+    assert (SIMPLE.flag(b"abc"), SIMPLE.data(b"abc")) == (0, b"abc")
 
 
 def test_control_entries_are_told_from_data() -> None:

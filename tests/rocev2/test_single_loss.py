@@ -9,7 +9,7 @@ import pytest
 from rocev2.encode import Traffic, encode
 from rocev2.faults import lose
 from rocev2.opcodes import ACKNOWLEDGE
-from tests.rocev2.oracle import assert_exact
+from tests.rocev2.oracle import assert_exact, assert_no_wrong_element
 
 CASES: dict[str, dict[str, Any]] = {
     "two ranks": {"buckets": (3000,)},
@@ -24,7 +24,7 @@ CASES: dict[str, dict[str, Any]] = {
     "NIC splits messages": {"late_sizes": True, "split": True, "buckets": (2500,)},
     "broadcasts before": {"prologue": (2, 8, 1500), "buckets": (1500,)},
     "large packets": {"mtu": 4096, "buckets": (5000,)},
-    "equal chunks": {"ranks": 3, "buckets": (3072,), "steps": 2, "prologue": (5,)},
+    "equal chunks": {"ranks": 3, "buckets": (3072,), "steps": 2, "prologue": (1500,)},
     "two loops": {"buckets": (17000,), "mtu": 4096},
     "IPv4 in VLANs": {"ipv6": False, "vlans": (100, 7), "buckets": (1100,)},
     "p2p": {"p2p": True, "steps": 2, "buckets": (1500,)},
@@ -44,3 +44,13 @@ def test_exactly_its_elements_are_missing(case: str) -> None:
             assert len(named) == 1
         if lost.opcode == ACKNOWLEDGE:
             assert not named
+
+
+def test_equal_chunks_whose_phase_cannot_be_told_are_refused() -> None:
+    """The first step of a flow is lost whole, and all chunks are equal: raw and reduced data look the same."""
+    capture = encode(Traffic(ranks=3, buckets=(3072,), steps=2, prologue=(5,)))
+    broadcast = next(n for n, packet in enumerate(capture.packets) if packet.sent.packet.dest_qp == 0x1000)
+    while not capture.packets[broadcast].sent.packet.payload:
+        broadcast += 1
+    found = assert_no_wrong_element(capture, lose(capture.packets, [broadcast]))
+    assert found.unresolved

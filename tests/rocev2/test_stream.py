@@ -47,7 +47,7 @@ def test_memory_does_not_grow_with_other_traffic(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(decoder, "_AGE", 2048)
     monkeypatch.setattr(decoder, "_MOST_PLAIN_BYTES", 1 << 20)
     peaks = []
-    for count in (5000, 12000):
+    for count in (4500, 9000):
         tracemalloc.start()
         decode(foreign(count), use_p2p=True, dtype=None, file="x")
         peaks.append(tracemalloc.get_traced_memory()[1])

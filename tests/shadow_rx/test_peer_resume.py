@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from jobspec.model import Job
 from jobspec.reasons import GapReason
@@ -268,3 +272,33 @@ def test_over_grpc(peers: Peers) -> None:
         server.stop()
     assert node.status("dp0").durable_step == 3
     peers.check()
+
+
+@pytest.mark.netns
+@pytest.mark.skipif(os.geteuid() != 0, reason="packet sockets need root")
+def test_as_a_process(peers: Peers) -> None:
+    for _ in range(3):
+        peers.train("sh1")
+    root = peers.root
+    (root / "job.yaml").write_text(yaml.safe_dump(peers.job.model_dump(mode="json")))
+    server = serve(peers.nodes["sh1"], f"unix:{root}/peer")
+    command = [
+        sys.executable, "-m", "shadow_rx", "--job", str(root / "job.yaml"), "--shadow", "sh0", "--iface", "lo",
+        "--listen", f"unix:{root}/own", "--store", str(root / "new"), "--resume", "--peer", f"sh1=unix:{root}/peer",
+    ]  # fmt: skip
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert json.loads(process.stdout.readline() or "{}").get("event") == "ready", process.communicate()
+            peer = GrpcPeer(f"unix:{root}/own")
+            given = peer.recovery_point("dp0", 1 << 30)
+            peer.close()
+        finally:
+            process.terminate()
+            out, told = process.communicate(timeout=120)
+            server.stop()
+    assert "group dp0: step 3 was taken from shadow node sh1; steps 1 to 2 are not here" in told
+    final = json.loads(out)["groups"]["dp0"]
+    assert (final["replicaStep"], final["durableStep"]) == ("3", "3")
+    snapshot = read_point(peers.job, peers.job.groups[0], given)
+    assert (snapshot.step, as_bytes(snapshot.tensors)) == (3, peers.truth[3])

@@ -216,7 +216,12 @@ def test_rows_that_show_nothing_do_not_pass() -> None:
     sound = RunRecord("x", "simulation", 0, 8, verified=1)
     lost = Scenario("x", (Injection.LOSS_AFTER,), complete=True)
     assert Row(lost, "simulation", (sound,)).shortcomings() == ["never happened: loss-after-switch"]
-    sound.injected = {"loss-after-switch": 3}
+    sound.left_out = {"loss-after-switch": "there is no switch"}
+    assert Row(lost, "simulation", (sound,)).shortcomings() == []
+    console = Console(record=True, width=80)
+    render([Row(lost, "simulation", (sound,))], console, "out")
+    assert "x in simulation is without loss-after-switch: there is no switch" in console.export_text()
+    sound.left_out, sound.injected = {}, {"loss-after-switch": 3}
     assert Row(lost, "simulation", (sound,)).passed
     sound.reported = [Reported(3, "lost_bytes", "flow 1")]
     assert not Row(lost, "simulation", (sound,)).passed

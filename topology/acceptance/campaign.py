@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 import multiprocessing
 import os
-import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from dataclasses import dataclass
 from itertools import islice
@@ -104,12 +103,6 @@ def read_runs(path: Path) -> Iterator[RunRecord]:
             yield RunRecord.from_json(json.loads(line))
         except (ValueError, KeyError, TypeError):
             continue
-
-
-def timed(clock: Callable[[], float] = time.monotonic) -> Callable[[], float]:
-    """Return a function that says how many seconds have passed since now."""
-    started = clock()
-    return lambda: clock() - started
 
 
 def default_jobs() -> int:

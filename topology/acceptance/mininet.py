@@ -22,6 +22,7 @@ from controlplane.target import Target
 from jobspec.model import Job
 from jobspec.reasons import GapReason
 from jobspec.recovery_point import RecoveryPointError
+from jobspec.sidechannel.side_channel_pb2 import Status
 from nccl_emu.errors import EmulatorError, SideChannelError
 from nccl_emu.side_channel import GrpcSideChannel
 from shadow_rx.durable.api import open_store
@@ -48,6 +49,8 @@ LENGTH = Length(steps=12, more=3)
 _TIMEOUT_S = 60.0
 _SETTLE_S = 5.0
 """Seconds that what the ranks have told may take until it is settled; what they took with them never is."""
+_DEATHS = 2
+"""How often the shadow node may die meanwhile: once of the torn write, once more for safety."""
 _LOOK_S = 0.5
 """Seconds that a look at the shadow node may take while training goes on."""
 _SLOW_BITS, _SHORT_QUEUE = 1e6, 4000
@@ -82,6 +85,7 @@ def run_mininet(task: MininetTask) -> RunRecord:
     started = time.monotonic()
     record = RunRecord(task.scenario.name, FABRIC, task.seed, LENGTH.steps)
     plan = _possible(draw(task.scenario, task.seed, LENGTH))
+    record.left_out = dict(plan.unused)
     if not plan.injections:
         record.skipped = "; ".join(plan.unused.values())
         return record
@@ -146,7 +150,7 @@ class _Run:
             difference = self._train(length.steps, dies_after=None if plan.orderly else length.steps)
             self.record.training = self.record.training or difference
             self.disk.free()
-            status = self.look.wait_for_step(self.group.name, length.steps, _SETTLE_S)
+            status = self._settled(length.steps)
             numbers = StepNumbers(length.steps, status.trained_step, status.replica_step, status.durable_step)
             self.record.at_end = numbers
             self.record.numbers.append(numbers)
@@ -155,6 +159,20 @@ class _Run:
             self.fabric.settle(length.total)
         check_store(self.store, self.job, self.truth, self._promised(), self.record)
         self._count()
+
+    def _settled(self, step: int) -> Status:
+        """Return where the shadow node is when what the ranks have told is settled; where it is dead, it is awaited.
+
+        Raises:
+            SideChannelError: it does not come back.
+        """
+        patient = GrpcSideChannel(self.look.address, _TIMEOUT_S)
+        self.stack.callback(patient.close)
+        for _ in range(_DEATHS):
+            self.fabric.look_after_shadow(step)
+            with suppress(SideChannelError):  # it has just died of its torn write
+                return patient.wait_for_step(self.group.name, step, _SETTLE_S)
+        return patient.wait_for_step(self.group.name, step, _SETTLE_S)
 
     def _install(self) -> None:
         switch = self.job.switch

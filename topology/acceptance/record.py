@@ -72,6 +72,8 @@ class RunRecord:
     """How the job that was started again differs from the run without faults: must be None."""
     error: str | None = None
     """Why the run could not be made: must be None."""
+    left_out: dict[str, str] = field(default_factory=dict)
+    """Faults of the scenario that cannot be injected here, or not together with the others, with the reason."""
     skipped: str | None = None
     """Why this fault cannot be injected on this fabric."""
     seconds: float = 0.0
@@ -155,6 +157,13 @@ class Row:
             total.update(run.injected)
         return total
 
+    @property
+    def left_out(self) -> dict[str, str]:
+        """Faults that no run has, with the reason; of seeds that draw their faults nothing is missing."""
+        if self.scenario.pick:
+            return {}
+        return {name: why for run in self.runs for name, why in run.left_out.items() if not self.injected[name]}
+
     def failed_runs(self) -> list[tuple[RunRecord, list[str]]]:
         """Return the runs in which the contract does not hold, with what is wrong."""
         return [(run, found) for run in self.runs if (found := failures(run))]
@@ -164,7 +173,7 @@ class Row:
         if self.skipped is not None:
             return []
         found = []
-        idle = [i.value for i in self.scenario.injections if not self.injected[i.value]]
+        idle = [i.value for i in self.scenario.injections if not self.injected[i.value] and i not in self.left_out]
         if idle and not self.scenario.pick:
             found.append(f"never happened: {', '.join(idle)}")
         expected = self.scenario.expects

@@ -33,7 +33,9 @@ def run_simulated(
     record = RunRecord(scenario.name, FABRIC, seed, length.steps)
     try:
         with tempfile.TemporaryDirectory(prefix="checkmate-") as folder:
-            _run(draw(scenario, seed, length), Path(folder) / "store", record, make_publisher)
+            plan = draw(scenario, seed, length)
+            record.left_out = dict(plan.unused)
+            _run(plan, Path(folder) / "store", record, make_publisher)
     except Exception as error:  # a run of thousands must not end the others, and its seed is what matters
         record.error = f"{type(error).__name__}: {error}"
     record.seconds = time.monotonic() - started

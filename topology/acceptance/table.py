@@ -66,6 +66,7 @@ def to_json(rows: Sequence[Row]) -> dict[str, Any]:
                 "injections": [injection.value for injection in row.scenario.injections],
                 "passed": row.passed,
                 "skipped": row.skipped,
+                "left_out": row.left_out,
                 "injected": dict(row.injected),
                 "outcomes": {outcome.value: row.total(outcome) for outcome in Outcome},
                 "wrong_checkpoints": sum(len(run.wrong) for run in row.runs),
@@ -125,6 +126,8 @@ def _notes(rows: Sequence[Row]) -> Iterator[str]:
     for row in rows:
         if row.skipped is not None:
             yield f"{row.scenario.name} is not injected in {row.fabric}: {row.skipped}"
+        for name, why in row.left_out.items() if row.skipped is None else ():
+            yield f"{row.scenario.name} in {row.fabric} is without {name}: {why}"
 
 
 def _failures(rows: Sequence[Row]) -> Iterator[str]:

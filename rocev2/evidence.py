@@ -113,25 +113,32 @@ def _contested(found: Found) -> bool:
     windows = found.windows
     if all(window.flow.after_all_reduce and window.chained for window in windows):
         return False
-    shown = all(found.shown(window) for window in windows)
-    if len(found.ring.flows) == found.ranks and shown and any(window.chained for window in windows):
+    whole = not any(None in found.entries(window) for window in windows)
+    if len(found.ring.flows) == found.ranks and whole and any(window.chained for window in windows):
         return False
     if any(window.first < window.flow.contested for window in windows):
         return True
     for reading in _others(found):
-        if any(None in found.entries(window, shift) for window, shift in reading if shift):
+        if any(_beyond(found, window, shift) for window, shift in reading if shift):
             continue  # it would need steps that nothing shows
         try:
             known, bounds = sizes(found.ranks, found.channels, reading)
-            if len(known) < found.ranks * found.channels:
-                continue
             solve(found.ranks, found.channels, known, bounds)
-        except (Contradiction, Undetermined):
+        except Contradiction:
             continue
-        for window in windows:
-            window.flow.contested = window.first + found.per_loop
-        return True
+        except Undetermined:
+            if whole:
+                continue
+        if causal(found, reading):
+            for window in windows:
+                window.flow.contested = window.first + found.per_loop
+            return True
     return False
+
+
+def _beyond(found: Found, window: Window, shift: int) -> bool:
+    """Return whether a window, shifted, needs steps after the newest one that was captured."""
+    return window.first + shift + found.per_loop - 1 > window.flow.table.last
 
 
 def _others(found: Found) -> Iterator[Reading]:
@@ -157,8 +164,8 @@ def _others(found: Found) -> Iterator[Reading]:
 def _other_channels(found: Found) -> None:
     """Raise if a channel that does not take part speaks against the all-reduce."""
     ring = found.ring
-    for flow in ring.doubtful:
-        if any(found.first_order <= step.order <= found.last_order for step in flow.table.steps.values()):
+    for other in ring.doubtful:
+        if any(found.first_order <= step.order <= found.last_order for step in other.table.steps.values()):
             raise Undetermined
     since = max((flow.last_seen for row in ring.flows.values() for flow in row if flow is not None), default=-1)
     for channel in range(found.channels, ring.channels):

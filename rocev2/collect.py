@@ -179,7 +179,8 @@ class Collector:
         flow = min(flows, key=self._order)
         # What is passed over may be a part of an all-reduce of which the rest is lost, unless all flows are known from
         # their first step on and all sizes in question are known.
-        if broken or any(begins_before(other) or not other.chained for other in self._flows()):
+        lost = any(start_of(other) not in other.table.steps for other in flows)  # nobody knows when that was sent
+        if broken or lost or any(begins_before(other) or not other.chained for other in self._flows()):
             for other in self._flows():
                 other.chained = False
         number = start_of(flow)

@@ -33,7 +33,7 @@ def judge(found: Found) -> None:
         raise Contradiction
     if not causal(found, [(window, 0) for window in windows]):
         raise Undetermined  # or the capture has packets far out of order
-    if _contested(found) or not _receives(found, silent=True):
+    if _contested(found) or not _confirmed(found) or not _receives(found, silent=True):
         raise Undetermined
     _other_channels(found)
     anchors = [window for window in windows if window.chained]
@@ -72,6 +72,8 @@ def causal(found: Found, reading: Reading, strict: bool = False) -> bool:
                 cause, effect = entries[step - distance], later[step] if later is not None else None
                 if cause is None or effect is None or cause.order < 0 or effect.order < 0:
                     continue
+                if not strict and (not cause.seen or cause.first != cause.seen[0]):
+                    continue  # its beginning is lost: it was earlier than what is seen of it
                 if effect.order < (cause.last_order if strict else cause.order):
                     return False
     return True
@@ -113,32 +115,45 @@ def _contested(found: Found) -> bool:
     windows = found.windows
     if all(window.flow.after_all_reduce and window.chained for window in windows):
         return False
-    whole = not any(None in found.entries(window) for window in windows)
-    if len(found.ring.flows) == found.ranks and whole and any(window.chained for window in windows):
+    shown = all(found.shown(window) for window in windows)
+    if len(found.ring.flows) == found.ranks and shown and any(window.chained for window in windows):
         return False
     if any(window.first < window.flow.contested for window in windows):
         return True
     for reading in _others(found):
-        if any(_beyond(found, window, shift) for window, shift in reading if shift):
+        if any(None in found.entries(window, shift) for window, shift in reading if shift):
             continue  # it would need steps that nothing shows
         try:
             known, bounds = sizes(found.ranks, found.channels, reading)
-            solve(found.ranks, found.channels, known, bounds)
-        except Contradiction:
-            continue
-        except Undetermined:
-            if whole:
+            if len(known) < found.ranks * found.channels:
                 continue
-        if causal(found, reading):
-            for window in windows:
-                window.flow.contested = window.first + found.per_loop
-            return True
+            solve(found.ranks, found.channels, known, bounds)
+        except (Contradiction, Undetermined):
+            continue
+        for window in windows:
+            window.flow.contested = window.first + found.per_loop
+        return True
     return False
 
 
-def _beyond(found: Found, window: Window, shift: int) -> bool:
-    """Return whether a window, shifted, needs steps after the newest one that was captured."""
-    return window.first + shift + found.per_loop - 1 > window.flow.table.last
+def _confirmed(found: Found) -> bool:
+    """Return whether every window that lacks steps, and does not follow an all-reduce, is borne out by another one.
+
+    Of what is there of it, one step must carry a chunk that another flow shows with the same size.
+    """
+    for window in found.windows:
+        entries = found.entries(window)
+        if (window.flow.after_all_reduce and window.chained) or None not in entries or not found.shown(window):
+            continue
+        others, _ = sizes(found.ranks, found.channels, [(w, 0) for w in found.windows if w is not window])
+        positions = {
+            sent_chunk(window.index, step, found.ranks) * found.channels + window.channel
+            for step, entry in enumerate(entries)
+            if entry is not None and entry.size is not None
+        }
+        if not positions & others.keys():
+            return False
+    return True
 
 
 def _others(found: Found) -> Iterator[Reading]:

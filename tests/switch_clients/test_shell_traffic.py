@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.netns, needs_shell]
 REPLICATE = next(example.plain() for example in EXAMPLES if example.params.get("flow_id") == FLOW)
 SHADOW = next(example.plain() for example in EXAMPLES if example.table == Table.SHADOW)
 COUNTERS = {
-    "CheckmateIngress.decide.replicate_tcp.replicate_counter": REPLICATE,
+    "CheckmateIngress.forward.replicate.replicate_tcp.replicate_counter": REPLICATE,
     "CheckmateEgress.rewrite.shadow_counter": SHADOW,
 }
 

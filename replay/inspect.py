@@ -10,14 +10,13 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from rocev2.decoder import Decoder
-
 from capture.errors import CaptureError
 from capture.model import LINKTYPE_ETHERNET, Packet
 from capture.reader import CaptureReader, open_capture
 from jobspec.model import Job
 from replay.inspect_tcp import TcpDirection, TcpTraffic
 from replay.peek import Peek, peek
+from rocev2.decoder import Decoder
 from rocev2.results import DecodedCapture, QueuePairSummary
 
 _TELL_EVERY = 4096

@@ -36,7 +36,8 @@ def judge(found: Found) -> None:
     if _contested(found) or not _confirmed(found) or not _receives(found, silent=True):
         raise Undetermined
     _other_channels(found)
-    anchors = [window for window in windows if window.chained]
+    # What comes before an anchor is accounted for, and its first step is there: it begins where it seems to.
+    anchors = [w for w in windows if w.chained and (w.flow.after_all_reduce or found.entries(w)[0] is not None)]
     if all(loop.uniform for loop in found.loops):
         pinned = [window for window in anchors if window.flow.after_all_reduce]
         if not pinned and not (anchors and (_whole_runs(found, anchors) or _alone(found))):
@@ -115,25 +116,38 @@ def _contested(found: Found) -> bool:
     windows = found.windows
     if all(window.flow.after_all_reduce and window.chained for window in windows):
         return False
-    shown = all(found.shown(window) for window in windows)
-    if len(found.ring.flows) == found.ranks and shown and any(window.chained for window in windows):
+    whole = not any(None in found.entries(window) for window in windows)
+    if len(found.ring.flows) == found.ranks and whole and any(window.chained for window in windows):
         return False
     if any(window.first < window.flow.contested for window in windows):
         return True
     for reading in _others(found):
-        if any(None in found.entries(window, shift) for window, shift in reading if shift):
-            continue  # it would need steps that nothing shows
+        if not all(_tells(found, window, shift, whole) for window, shift in reading if shift):
+            continue
         try:
             known, bounds = sizes(found.ranks, found.channels, reading)
-            if len(known) < found.ranks * found.channels:
+            if whole and len(known) < found.ranks * found.channels:
                 continue
             solve(found.ranks, found.channels, known, bounds)
-        except (Contradiction, Undetermined):
+        except Contradiction:
             continue
-        for window in windows:
-            window.flow.contested = window.first + found.per_loop
-        return True
+        except Undetermined:
+            if whole:
+                continue
+        if causal(found, reading):
+            for window in windows:
+                window.flow.contested = window.first + found.per_loop
+            return True
     return False
+
+
+def _tells(found: Found, window: Window, shift: int, whole: bool) -> bool:
+    """Return whether a window, shifted, rests on steps that were captured: all if `whole`, else one that holds data."""
+    entries = found.entries(window, shift)
+    if whole:
+        return None not in entries
+    newest = window.first + shift + found.per_loop - 1
+    return newest <= window.flow.table.last and any(entry is not None and entry.size for entry in entries)
 
 
 def _confirmed(found: Found) -> bool:

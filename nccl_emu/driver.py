@@ -192,6 +192,7 @@ class RankDriver:
 
     def _conclude(self, session: ShadowSession, channel: GrpcSideChannel) -> None:
         """Give the shadow the last state where it could not follow to the end: no later step can show it that."""
+        session.look_after()
         if self.options.rank != 0 or not self.options.resync:
             return
         step = self.trainer.step

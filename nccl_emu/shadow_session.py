@@ -194,12 +194,22 @@ class ShadowSession:
         """Tell whether to try again; first rank 0 announces the communicator anew to a shadow that has forgotten it."""
         if not self._forgotten(error):
             return error.code in _PASSING
-        if self._attach is None:
-            return True  # until rank 0 has announced it
-        self._attach.rejoin = True
-        self._attach.current_step = self._newest
+        return self._attach is None or self._rejoin(self._attach)  # other ranks wait until rank 0 has announced it
+
+    def look_after(self) -> None:
+        """Announce the communicator anew to a shadow that has forgotten it, though nothing waits (rank 0).
+
+        The other ranks' last records need it: they are refused until the communicator is known again.
+        """
+        if self._attach is not None and self.forgotten:
+            self._rejoin(self._attach)
+
+    def _rejoin(self, attach: AttachRequest) -> bool:
+        """Announce the communicator anew; tell whether to try again what was refused."""
+        attach.rejoin = True
+        attach.current_step = self._newest
         try:
-            self._channel.attach(self._attach)
+            self._channel.attach(attach)
         except SideChannelError as refusal:
             return refusal.code in _PASSING
         # What waits is sent with the next flush; the reply to the next record asks for the flows.

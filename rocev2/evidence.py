@@ -47,7 +47,7 @@ def judge(found: Found) -> None:
     for window in windows:
         window.certain = window in anchors or not any(
             found.fits(window, shift) and causal(found, [*fixed, (window, shift)])
-            for shift in range(1 - found.per_loop, found.per_loop)
+            for shift in range(0 if window.chained else 1 - found.per_loop, found.per_loop)
             if shift
         )
     _proven(found)

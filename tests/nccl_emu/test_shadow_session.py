@@ -124,6 +124,29 @@ def test_other_ranks_wait_until_rank_0_has_announced_it(make: Make, lost: list[t
     assert (node.calls[-1], lost) == ("record 5", [])
 
 
+def test_rank_0_announces_it_though_it_has_nothing_left_to_tell(make: Make, lost: list[tuple[int, str]]) -> None:
+    """A shadow node that starts again after rank 0's last record, and before another rank's."""
+    node = Node()
+    leader, other = make(node, True), make(node, False)
+    leader.offer(Record(step=5))
+    assert leader.flush()
+    leader.look_after()
+    assert len(node.attached) == 1
+    node.epoch = 0
+    other.offer(Record(step=5))
+    assert leader.flush()
+    assert not other.flush()
+    other.look_after()
+    assert not other.flush()
+    node.down = True
+    leader.look_after()  # it cannot be asked: not forgotten as far as is known
+    node.down = False
+    leader.look_after()
+    assert (node.attached[-1].rejoin, node.attached[-1].current_step) == (True, 5)
+    assert other.flush()
+    assert lost == []
+
+
 def test_a_state_is_offered_only_where_it_is_asked_for_and_once(make: Make) -> None:
     node = Node()
     session = make(node, True)

@@ -7,6 +7,9 @@ the same sizes one step off, and then raw gradients would pass for reduced ones.
 * ranks that send reduced data have received some before: they announce buffers and acknowledge;
 * the flags count steps from the first one on, so that a flow that is accounted for so far has no other reading;
 * other readings, in which some flows begin later, must fail by the same measures.
+
+Limit: where a capture begins in the middle of an all-reduce *and* has packets of different flows out of order by more
+than a whole message, the order proves nothing any more, and a wrong reading can pass.
 """
 
 from __future__ import annotations

@@ -40,7 +40,8 @@ def assert_proven(out: Path, done: subprocess.CompletedProcess[str], fabric: str
     ports = [*range(1, ranks + 1), 9]
     assert captures == sorted(f"s1-eth{port}_{way}.pcap" for port in ports for way in ("in", "out"))
     assert all((out / name).stat().st_size > 24 for name in captures if name != "s1-eth9_in.pcap")
-    assert (out / "s1-eth9_in.pcap").stat().st_size == 24, "the shadow sent something"
+    # The file header alone; a BMv2 that ends before its first frame there has not even written that.
+    assert (out / "s1-eth9_in.pcap").stat().st_size in (0, 24), "the shadow sent something"
 
 
 def test_in_process(tmp_path: Path) -> None:

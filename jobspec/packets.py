@@ -106,6 +106,11 @@ def _sum_be(data: bytes | memoryview) -> int:
     return (total >> 8) | ((total & 0xFF) << 8)
 
 
+def internet_checksum(header: bytes) -> int:
+    """Return the Internet checksum of a header that is not all zero, its checksum field taken as 0 (RFC 1071)."""
+    return _checksum(_sum_be(header))
+
+
 def _checksum(total: int) -> int:
     """Return the Internet checksum field for a positive sum of 16-bit words (RFC 1071)."""
     return 0xFFFF - (total % 0xFFFF or 0xFFFF)

@@ -15,9 +15,9 @@ import torch
 
 from jobspec.sidechannel.side_channel_pb2 import StateObject, StateObjectInfo, TensorValue
 from jobspec.state import SHARED_PREFIX, Origin, StateManifest, members_text, value_digest
+from jobspec.tensors import bytes_of
 from nccl_emu.errors import TrainerError
 from nccl_emu.optimizers import tensor_state
-from nccl_emu.tensors import bytes_of
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ from jobspec.layout import Layout
 from jobspec.model import Group, Job
 from jobspec.recovery_point import Manifest, RecoveryPoint
 from jobspec.state import SHARED_PREFIX
+from jobspec.tensors import bytes_of
 from nccl_emu.digits import Digits
 from nccl_emu.errors import TrainerError
 from nccl_emu.optimizers import expected_state, set_options
-from nccl_emu.tensors import bytes_of
 from nccl_emu.trainer import DataParallelTrainer
 
 SECTIONS = ("scheduler", "data", "trainer")

@@ -19,8 +19,8 @@ from jobspec.layout import Layout
 from jobspec.model import Group, Job
 from jobspec.ring import Phase
 from jobspec.schedule import FlowShape, FrameSlot, StepPlan, step_plan
+from jobspec.tensors import TORCH_DTYPES, bytes_of
 from nccl_emu.errors import RingError
-from nccl_emu.tensors import TORCH_DTYPES, bytes_of
 
 
 @dataclass(frozen=True)

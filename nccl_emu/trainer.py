@@ -26,6 +26,7 @@ from jobspec.sidechannel.side_channel_pb2 import (
     StepRecord,
 )
 from jobspec.state import inventory_digest
+from jobspec.tensors import TORCH_DTYPES, bytes_of
 from jobspec.workload import ChangeSpec, OptimizerSpec
 from nccl_emu.digits import Digits, ShardedSampler, derived_seed
 from nccl_emu.errors import TrainerError
@@ -33,7 +34,6 @@ from nccl_emu.framework_state import FrameworkState
 from nccl_emu.mlp import build_mlp
 from nccl_emu.optimizers import build_optimizer, build_scheduler, options_json, tensor_state
 from nccl_emu.regroup import matching, regrouped, resumed_schedule
-from nccl_emu.tensors import TORCH_DTYPES, bytes_of
 
 LIST_EVERY = 32
 """Steps after which a rank lists its state objects again although they are the same."""

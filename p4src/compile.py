@@ -7,7 +7,6 @@ python -m p4src.compile --check    # exit 1 when something committed is stale
 from __future__ import annotations
 
 import argparse
-import hashlib
 import re
 import shutil
 import subprocess
@@ -15,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from p4src.artifacts import BUILD, COMPILER_FILE, CONFIG_FILE, DIGEST_FILE, P4INFO_FILE, ROOT
+from p4src.artifacts import BUILD, COMPILER_FILE, CONFIG_FILE, DIGEST_FILE, P4INFO_FILE, ROOT, digest_of
 from p4src.constants import P4_CONSTANTS
 from p4src.naming import NAMES_FILE, render_names
 
@@ -38,10 +37,7 @@ def render_constants() -> str:
 
 def source_digest() -> str:
     """Return the SHA-256 over names and contents of all P4 sources, the digest that the artifacts carry."""
-    digest = hashlib.sha256()
-    for path in sorted((*ROOT.glob("include/*.p4"), *ROOT.glob("v1model/*.p4"))):
-        digest.update(path.relative_to(ROOT).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
-    return digest.hexdigest()
+    return digest_of(ROOT, "include/*.p4", "v1model/*.p4")
 
 
 def compile_to(directory: Path) -> None:

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -134,7 +133,7 @@ class Inspection:
                     "elements": item.elements,
                     "covered": int(item.covered.sum()),
                     "complete": item.complete,
-                    "sha256": sha256(item.data).hexdigest() if item.complete else None,
+                    "sha256": item.sha256,
                     "first_packet": item.first_packet,
                     "last_packet": item.last_packet,
                 }

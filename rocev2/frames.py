@@ -5,6 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from jobspec.packets import internet_checksum
 from rocev2.headers import UDP_PORT
 from rocev2.icrc import icrc_bytes
 from rocev2.opcodes import AETH, DETH, IMM, KNOWN, RETH
@@ -91,7 +92,7 @@ def frame(
         kind = 0x0800
         head = struct.pack("!BBHHHBBH", 0x45, traffic_class, 20 + length, 0, 0x4000, 64, 17, 0)
         network = head + source.ip + destination.ip
-        network = network[:10] + struct.pack("!H", _checksum(network)) + network[12:]
+        network = network[:10] + struct.pack("!H", internet_checksum(network)) + network[12:]
     else:
         kind = 0x86DD
         network = struct.pack("!IHBB", 0x60000000 | traffic_class << 20, length, 17, 64) + source.ip + destination.ip
@@ -109,10 +110,3 @@ def frame(
             icrc_bytes(network, udp, inner),
         )
     )
-
-
-def _checksum(header: bytes) -> int:
-    """Return the IPv4 header checksum (RFC 1071)."""
-    total: int = sum(struct.unpack("!10H", header))
-    total = (total & 0xFFFF) + (total >> 16)
-    return ~((total & 0xFFFF) + (total >> 16)) & 0xFFFF

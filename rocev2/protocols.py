@@ -75,5 +75,5 @@ class Simple:
         return payload
 
 
-LL = LowLatency()
-SIMPLE = Simple()
+LL: WireProtocol = LowLatency()
+SIMPLE: WireProtocol = Simple()

@@ -64,6 +64,11 @@ class AllReduce:
         return self.data if self.complete else None
 
     @property
+    def sha256(self) -> str | None:
+        """SHA-256 (hex) of the whole reduced tensor's bytes, None unless complete."""
+        return sha256(self.data).hexdigest() if self.complete else None
+
+    @property
     def missing_elements(self) -> list[tuple[int, int]]:
         """Half-open element ranges that are not proven."""
         edges = np.flatnonzero(np.diff(np.concatenate(([True], self.covered, [True])).astype(np.int8)))
@@ -175,7 +180,7 @@ def _all_reduce_json(item: AllReduce) -> dict[str, Any]:
         "elements": item.elements,
         "covered": int(item.covered.sum()),
         "complete": item.complete,
-        "sha256": sha256(item.data).hexdigest() if item.complete else None,
+        "sha256": item.sha256,
         "missing_elements": [[start, stop] for start, stop in item.missing_elements],
         "missing_psn": [{"dest_qp": m.dest_qp, "first": m.first, "last": m.last} for m in item.missing_psn],
     }

@@ -219,11 +219,11 @@ class GroupReplica(GroupProgress):
             state = unpack_tensors(data)
         except RecoveryPointError as error:
             raise invalid("data", str(error)) from error
-        layout = current.timeline.at(step).layout
-        need = tensor_bytes(state) * (2 + self._options.hold) + layout.nbytes * self._options.hold
-        need += (tensor_bytes(state) + layout.nbytes) * self._options.store_copies
-        self._check_memory("data", need + current.assembler.plan.nbytes * self._options.window)
         in_force = current.timeline.at(step)
+        state_bytes, gradient_bytes = tensor_bytes(state), in_force.layout.nbytes
+        need = state_bytes * (2 + self._options.hold) + gradient_bytes * self._options.hold
+        need += (state_bytes + gradient_bytes) * self._options.store_copies
+        self._check_memory("data", need + current.assembler.plan.nbytes * self._options.window)
         replayed, constants = self._accounts.split(state, in_force.layout)
         replay = Replay(in_force.layout, in_force.optimizer, replayed)
         self._accounts.constants = constants

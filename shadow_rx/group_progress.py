@@ -9,7 +9,7 @@ from shadow_rx.changes import carried_over
 from shadow_rx.diagnosis import diagnose, disagreement, unknown_layout
 from shadow_rx.epoch import Epoch
 from shadow_rx.group_state import GroupState
-from shadow_rx.rank_step import RankStep
+from shadow_rx.rank_step import RankStep, told_digest
 from shadow_rx.replay import Replay
 from shadow_rx.snapshot import Snapshot
 from shadow_rx.status import Gap, StateUploaded, StepReplicated, StepReport, StepResynced
@@ -43,7 +43,7 @@ class GroupProgress(GroupState):
         unknown = self._accounts.before(step, current.book, records, current.timeline.at(step).optimizer)
         if unknown is not None:
             return unknown
-        expected = next((record.digest for record in records if record.digest), b"")
+        expected = told_digest(records)
         change, constants = current.timeline.begins(step), self._accounts.constants
         try:
             if change is not None:

@@ -19,6 +19,7 @@ from shadow_rx.health import Health, Lag, Totals
 from shadow_rx.history import History
 from shadow_rx.options import ShadowOptions
 from shadow_rx.peer import PeerRepair
+from shadow_rx.rank_step import told_digest
 from shadow_rx.replay import Replay, Tensors
 from shadow_rx.snapshot import Snapshot
 from shadow_rx.status import Event, Gap, GroupStatus, StateAdopted, StepLost, StepReport
@@ -245,7 +246,7 @@ class GroupState:
         )
 
     def _digest_gap(self, current: Epoch, step: int) -> Gap | None:
-        expected = next((record.digest for record in current.book.get(step) if record.digest), b"")
+        expected = told_digest(current.book.get(step))
         digest = self._replay.parameter_digest() if expected and self._replay is not None else b""
         if digest == expected:
             return None

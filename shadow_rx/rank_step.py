@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,6 +85,11 @@ class RankStep:
         for name in self.captured:
             message.objects[name].step = step
         return message
+
+
+def told_digest(records: Iterable[RankStep]) -> bytes:
+    """Return the digest of the parameters that the ranks told, empty where none did (that they agree is checked)."""
+    return next((record.digest for record in records if record.digest), b"")
 
 
 def parse_record(message: pb.StepRecord, plan: OptimizerPlan, options: tuple[Options, ...] | None = None) -> RankStep:

@@ -13,19 +13,13 @@ import torch
 
 from jobspec.layout import Layout
 from jobspec.sidechannel.digest import parameter_digest
+from jobspec.tensors import TORCH_DTYPES, bytes_of
 from shadow_rx.description import GroupPlan, OptimizerPlan, Update, new_optimizer, state_keys
 from shadow_rx.errors import invalid
 from shadow_rx.slots import StepSlot, bucket_offsets
 
 Tensors = dict[str, torch.Tensor]
 """``param/<parameter>`` and ``optim/<parameter>/<key>``."""
-
-_TORCH_DTYPES = {
-    "float32": torch.float32,
-    "float16": torch.float16,
-    "bfloat16": torch.bfloat16,
-    "float64": torch.float64,
-}
 
 
 class Replay:
@@ -44,7 +38,7 @@ class Replay:
         self._params: Tensors = {}
         optim = _split(state, set(self._names))
         for slot in layout.slots:
-            name, shape, dtype = slot.param.name, slot.param.shape, _TORCH_DTYPES[slot.param.dtype.label]
+            name, shape, dtype = slot.param.name, slot.param.shape, TORCH_DTYPES[slot.param.dtype]
             tensor = state.get(f"param/{name}")
             if tensor is None:
                 raise invalid("data", f"tensor 'param/{name}' is missing")
@@ -157,15 +151,11 @@ class Replay:
 
     def parameter_digest(self) -> bytes:
         """Return the SHA-256 that the ranks' digests are compared with (`jobspec.sidechannel.digest`)."""
-        return parameter_digest((name, _bytes(self._params[name])) for name in self._names)
+        return parameter_digest((name, bytes_of(self._params[name])) for name in self._names)
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().clone(memory_format=torch.contiguous_format)
-
-
-def _bytes(tensor: torch.Tensor) -> memoryview:
-    return tensor.reshape(-1).view(torch.uint8).numpy().data
 
 
 def _split(tensors: Mapping[str, torch.Tensor], params: set[str]) -> dict[str, Tensors]:

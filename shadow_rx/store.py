@@ -129,6 +129,7 @@ class RecoveryStore:
         self._begun: set[tuple[str, int]] = set()
         self._chains: dict[str, _Chain] = {}
         self._entries: dict[str, deque[Entry]] = {}
+        self._read_back: dict[str, list[tuple[int, int]]] = {}
 
     def open(self) -> OpenStore:
         """Take the store, which is made if it is not there; nobody else writes to it until `close`.
@@ -143,6 +144,7 @@ class RecoveryStore:
 
     def close(self) -> None:
         """Give the store back. What waits is not written: `flush` comes before."""
+        self._read_back.clear()  # from now on somebody else may write
         if self._opened is not None:
             self._opened.plain.release()
             self._opened = None
@@ -242,7 +244,10 @@ class RecoveryStore:
                 found += [(entry.epoch, step) for step in entry.steps if step <= newest]
             else:
                 found += [(entry.epoch, step) for step in entry.steps]
-        return sorted(found)
+        found.sort()
+        if group not in self._entries:
+            self._read_back[group] = found
+        return found
 
     @property
     def _logged(self) -> bool:
@@ -275,7 +280,8 @@ class RecoveryStore:
 
         What cannot be recovered counts for nothing, so that nothing that can is deleted for its sake.
         """
-        sound = {(group, *point) for point in self.points(group)}
+        # Nothing was written since a restarted node asked for them, and each asking replays the newest steps.
+        sound = {(group, *point) for point in self._read_back.pop(group, None) or self.points(group)}
         entries: list[tuple[tuple[int, int, bool], Entry]] = []
         reader = StoreReader(self.open())
         for epoch in reader.epochs(group):

@@ -10,7 +10,6 @@ import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 
@@ -25,8 +24,10 @@ from jobspec.recovery_point import (
 )
 from jobspec.sidechannel.digest import parameter_digest
 from jobspec.state import Origin
+from jobspec.tensors import bytes_of
 from shadow_rx.description import GroupPlan, OptimizerPlan, Options, Update
 from shadow_rx.durable.segment import Record, SegmentDamage, encode_record
+from shadow_rx.rank_step import told_digest
 from shadow_rx.replay import Tensors
 from shadow_rx.snapshot import Snapshot, to_recovery_point
 
@@ -70,10 +71,10 @@ def besides_replay(layout: Layout, tensors: Mapping[str, torch.Tensor]) -> Tenso
 
 def digest_of(snapshot: Snapshot) -> bytes:
     """Return the digest of a snapshot's parameters."""
-    told = next((record.digest for record in snapshot.records if record.digest), b"")
+    told = told_digest(snapshot.records)
     # A digest that the ranks told was compared with the parameters before the snapshot was taken.
     return told or parameter_digest(
-        (slot.param.name, tensor_bytes(snapshot.tensors[f"param/{slot.param.name}"])) for slot in snapshot.layout.slots
+        (slot.param.name, bytes_of(snapshot.tensors[f"param/{slot.param.name}"])) for slot in snapshot.layout.slots
     )
 
 
@@ -171,15 +172,10 @@ def layout_of(manifest: Manifest) -> Layout:
         raise RecoveryPointError(None, f"the manifest of step {manifest.step} has no layout: {error}") from error
 
 
-def tensor_bytes(tensor: torch.Tensor) -> Any:
-    """Return the bytes of a contiguous tensor, as a view."""
-    return tensor.reshape(-1).view(torch.uint8).numpy().data
-
-
 def same(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Tell whether two tensors are equal bit for bit, a NaN to itself too."""
     if one is other:
         return True
     if one.dtype != other.dtype or one.shape != other.shape:
         return False
-    return bool(tensor_bytes(one.contiguous()) == tensor_bytes(other.contiguous()))
+    return bool(bytes_of(one.contiguous()) == bytes_of(other.contiguous()))

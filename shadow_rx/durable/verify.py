@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
+from shadow_rx.coverage import Coverage
 from shadow_rx.durable.errors import StoreError
 from shadow_rx.durable.index import EpochIndex
 from shadow_rx.durable.names import base_name
@@ -117,7 +118,7 @@ class _Check:
         bad = tuple((step, self._why[step]) for step in steps if step not in self._good)
         damage = tuple(Damage(name, reason) for name, reason in self._damage.items())
         return EpochReport(
-            epoch.group, epoch.epoch, epoch.folder, epoch.superseded, len(steps), tuple(_ranges(sorted(self._good))),
+            epoch.group, epoch.epoch, epoch.folder, epoch.superseded, len(steps), _ranges(sorted(self._good)),
             bad, damage,
         )  # fmt: skip
 
@@ -178,12 +179,9 @@ class _Check:
             self._damage.setdefault(name, f"holds {len(found.records)} steps, its name says otherwise")
 
 
-def _ranges(steps: list[int]) -> Iterator[tuple[int, int]]:
-    first = last = None
+def _ranges(steps: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Return `steps` as ranges of which both ends belong to them."""
+    covered = Coverage()
     for step in steps:
-        if first is not None and last is not None and step != last + 1:
-            yield first, last
-            first = None
-        first, last = step if first is None else first, step
-    if first is not None and last is not None:
-        yield first, last
+        covered.add(step, step + 1)
+    return tuple((first, end - 1) for first, end in covered.spans())

@@ -12,8 +12,8 @@ from jobspec.layout import Bucket, Layout, ParamSpec, Slot
 from jobspec.model import Job
 from jobspec.ring import Phase, chunk_range
 from jobspec.schedule import step_plan
+from jobspec.tensors import TORCH_DTYPES
 from nccl_emu.ring_runner import RingPlace, RingRunner
-from nccl_emu.tensors import TORCH_DTYPES
 
 PRIMARY = 3
 

@@ -14,6 +14,7 @@ from jobspec.model import Job
 from jobspec.packets import FrameTemplate, parse_frame
 from jobspec.recovery_point import unpack_tensors
 from jobspec.sidechannel.side_channel_pb2 import RecordReply, StateHeader, StepRecord
+from jobspec.tensors import bytes_of
 from nccl_emu.digits import Digits
 from nccl_emu.errors import SideChannelError
 from nccl_emu.record_sender import RecordSender
@@ -21,7 +22,6 @@ from nccl_emu.restore import restore_trainer
 from nccl_emu.shadow_session import MAX_WAITING, ShadowSession
 from nccl_emu.side_channel import GrpcSideChannel, SideChannel, state_chunks
 from nccl_emu.tcp import TcpFlags
-from nccl_emu.tensors import bytes_of
 from nccl_emu.trainer import DataParallelTrainer
 from shadow_rx.core import ShadowCore
 from shadow_rx.node import ShadowNode

@@ -15,9 +15,9 @@ from jobspec.dtypes import DType
 from jobspec.frame import HEADER_BYTES, FrameHeader
 from jobspec.ring import Phase
 from jobspec.schedule import step_plan
+from jobspec.tensors import bytes_of
 from nccl_emu.errors import RingError
 from nccl_emu.ring_runner import RingRunner
-from nccl_emu.tensors import bytes_of
 from tests.nccl_emu.ring_tools import PRIMARY, Pipes, make_buckets, make_layout, make_ring, reference
 
 

@@ -17,11 +17,11 @@ from jobspec.layout import Layout
 from jobspec.model import Job, ScheduleSpec
 from jobspec.recovery_point import RecoveryPoint, read_recovery_point
 from jobspec.sidechannel.digest import parameter_digest
+from jobspec.tensors import bytes_of
 from nccl_emu.digits import ShardedSampler
 from nccl_emu.errors import TrainerError
 from nccl_emu.optimizers import rate_factor
 from nccl_emu.restore import restore_trainer
-from nccl_emu.tensors import bytes_of
 from nccl_emu.trainer import DataParallelTrainer
 from tests.nccl_emu.training_tools import (
     DIGITS,

@@ -23,9 +23,9 @@ from jobspec.recovery_point import (
     StateEntry,
     pack_tensors,
 )
+from jobspec.tensors import bytes_of
 from nccl_emu.digits import Digits
 from nccl_emu.ring_runner import RingPlace, RingRunner
-from nccl_emu.tensors import bytes_of
 from nccl_emu.trainer import DataParallelTrainer
 from tests.nccl_emu.ring_tools import Pipes, make_job
 

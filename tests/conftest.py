@@ -18,6 +18,15 @@ settings.register_profile("checkmate", deadline=None, print_blob=True, derandomi
 settings.load_profile("checkmate")
 
 
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Name a parameter of bytes by its length only.
+
+    pytest puts the bytes themselves into the test's name. Where they differ between two processes (gzip writes the
+    time of day), pytest-xdist's workers collect different tests and run none. Equal names get a number each.
+    """
+    return f"{len(val)}_bytes" if isinstance(val, bytes) else None
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Skip tests in Mininet where it cannot be used."""
     chosen = [item for item in items if item.get_closest_marker("mininet")]

@@ -8,8 +8,8 @@ the same sizes one step off, and then raw gradients would pass for reduced ones.
 * the flags count steps from the first one on, so that a flow that is accounted for so far has no other reading;
 * other readings, in which some flows begin later, must fail by the same measures.
 
-Limit: where a capture begins in the middle of an all-reduce *and* has packets of different flows out of order by more
-than a whole message, the order proves nothing any more, and a wrong reading can pass.
+The order proves nothing where packets are out of order: a flow that shows it lets the others be as far out of order.
+What begins before the capture, or after something unknown, then needs other proof.
 """
 
 from __future__ import annotations
@@ -54,6 +54,16 @@ def judge(found: Found) -> None:
             if shift
         )
     _proven(found)
+
+
+def _possible(found: Found, reading: Reading, strict: bool = False) -> bool:
+    """Return whether the order in the capture allows another reading, which it does where it proves nothing."""
+    return (_adrift(found) and not found.ring.ordered) or causal(found, reading, strict)
+
+
+def _adrift(found: Found) -> bool:
+    """Return whether something may come before a window that is not accounted for."""
+    return not all(window.chained for window in found.windows)
 
 
 def causal(found: Found, reading: Reading, strict: bool = False) -> bool:
@@ -137,7 +147,7 @@ def _contested(found: Found) -> bool:
         except Undetermined:
             if whole:
                 continue
-        if causal(found, reading):
+        if _possible(found, reading):
             for window in windows:
                 window.flow.contested = window.first + found.per_loop
             return True
@@ -223,7 +233,7 @@ def _alone(found: Found) -> bool:
     return not any(
         len({window.index for window, shift in reading if shift}) < found.ranks
         and all(found.fits(window, shift) for window, shift in reading)
-        and causal(found, reading, strict=True)
+        and _possible(found, reading, strict=True)
         for reading in _others(found)
     )
 

@@ -32,6 +32,13 @@ class Ring:
     channels_ordered: bool = True
     """Whether the order of channels is certain."""
 
+    @property
+    def ordered(self) -> bool:
+        """Whether no packet of it has yet come after a later one of its flow."""
+        data = [flow for row in self.flows.values() for flow in row if flow is not None]
+        control = [flow for row in self.receiving.values() for flow in row]
+        return not any(flow.queue.reordered for flow in data + control)
+
 
 def find_rings(flows: Iterable[Flow]) -> tuple[list[Ring], list[str]]:
     """Return the rings among flows, and what keeps others from being one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,12 +28,21 @@ def pytest_make_parametrize_id(val: object) -> str | None:
     return f"{len(val)}_bytes" if isinstance(val, bytes) else None
 
 
+def pytest_configure() -> None:
+    """Heed SIGINT, and let the programs that tests start and interrupt heed it, though a shell's job ignores it."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip tests in Mininet where it cannot be used."""
+    """Let one worker run all tests in Mininet (it begins with them); skip them where it cannot be used."""
     chosen = [item for item in items if item.get_closest_marker("mininet")]
     lacking = why_not() if chosen else None
-    for item in chosen if lacking is not None else ():
-        item.add_marker(pytest.mark.skip(reason=f"Mininet cannot be used here: {lacking}"))
+    for item in chosen:
+        item.add_marker(pytest.mark.xdist_group("mininet"))
+        if lacking is not None:
+            item.add_marker(pytest.mark.skip(reason=f"Mininet cannot be used here: {lacking}"))
 
 
 @pytest.fixture(autouse=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
@@ -23,6 +22,7 @@ from topology.run_tls import RunTls
 from topology.switch_events import EventKind, EventPlan, SwitchEvent
 from topology.switch_keeper import SwitchKeeper
 from topology.switch_process import start_switch
+from topology.warm_start import WarmStart
 
 
 class MininetFabric:
@@ -98,6 +98,7 @@ class MininetFabric:
     def _start(self) -> None:
         stack, logs = self._stack, self._out / "logs"
         logs.mkdir(parents=True, exist_ok=True)
+        self._warm = stack.enter_context(WarmStart(logs / "start.log"))
         standby = self._plan.needs_standby
         self._network = MininetNetwork(self.job, [*self._roles.hosts, *self._roles.shadows], standby=standby)
         stack.callback(self._network.stop)
@@ -135,14 +136,16 @@ class MininetFabric:
         ends = {end.name: end for end in everybody}
         for name, (uplink, downlink) in self._injections.links.items():
             near, far = self._network.divide(ends[name])
-            command = [
-                sys.executable, "-m", "topology.impairing_bridge", "--inside", far,
+            arguments = [
+                "--inside", far,
                 "--outside", self._network.interfaces(name)[0], "--uplink", as_json(uplink),
                 "--downlink", as_json(downlink), "--seed", f"{name}/{self._seed}",
                 "--stats", str(self.link_stats(name).absolute()),
             ]  # fmt: skip
             log = self._out / "logs" / f"link-{name}.log"
-            bridges.append(Child(f"link of {name}", command, log, attach_to=self._network.pid(name)))
+            bridges.append(self._warm.start(
+                f"link of {name}", "topology.impairing_bridge", arguments, log, within=self._network.pid(name)
+            ))  # fmt: skip
             self._stack.callback(bridges[-1].stop)
             self._interfaces[name] = [near]
         if bridges:
@@ -170,23 +173,25 @@ class MininetFabric:
 
     def _start_shadow(self, node: ShadowNode, address: str, after: int | None = None) -> Child:
         """Start a shadow node, again where it was killed `after` a step."""
-        program = self._injections.shadow_program if after is None else ("shadow_rx",)
-        command = [
-            sys.executable, "-m", *program, "--job", str(self._job_file), "--shadow", node.name,
+        program, *first = self._injections.shadow_program if after is None else ("shadow_rx",)
+        arguments = [
+            *first, "--job", str(self._job_file), "--shadow", node.name,
             "--listen", address,
             "--store", str(self._files.checkpoints(node.name)), "--events", str(self._files.events(node.name)),
             "--side-channel-log", str(self._files.side_channel_log(node.name, after)), "--queue", "64",
             *(["--resume"] if after is not None else []),
         ]  # fmt: skip
         for interface in self._interfaces_of(node.name):
-            command += ["--iface", interface]
+            arguments += ["--iface", interface]
         sharing = {name for group in self.job.groups if node.name in group.shadows for name in group.shadows}
         for name in sorted(sharing - {node.name}):
-            command += ["--peer", f"{name}={self._addresses[name]}"]
+            arguments += ["--peer", f"{name}={self._addresses[name]}"]
         secured = self._tls.arguments(Role.SHADOW, node.name)
-        command += [*secured, *(["--access-log", str(self._files.access_log(node.name))] if secured else [])]
+        arguments += [*secured, *(["--access-log", str(self._files.access_log(node.name))] if secured else [])]
         log = self._out / "logs" / f"{node.name}.log"
-        child = Child(f"shadow {node.name}", command, log, attach_to=self._network.pid(node.name))
+        child = self._warm.start(
+            f"shadow {node.name}", program, arguments, log, within=self._network.pid(node.name)
+        )  # fmt: skip
         self._stack.callback(child.stop)
         self._shadow_processes[node.name] = child
         return child
@@ -281,18 +286,18 @@ class MininetFabric:
 
     def _start_rank(self, group: Group, rank: int, plan: TrainingPlan) -> Child:
         name = group.ring[rank]
-        command = [
-            sys.executable, "-m", "nccl_emu", "--job", str(self._job_file), "--group", group.name,
+        arguments = [
+            "--job", str(self._job_file), "--group", group.name,
             "--rank", str(rank), "--iface", ",".join(self._interfaces_of(name)),
             "--epoch", str(plan.epoch), "--iterations", str(plan.last_step), "--seed", str(self._seed),
             "--out", str(self._files.rank_logs(plan.logs, group)), "--timeout", str(self._timeout),
         ]  # fmt: skip
         for shadow in group.shadows:
-            command += ["--side-channel", self._shadows[shadow].address]
-        command += self._tls.arguments(Role.RANK, name)
+            arguments += ["--side-channel", self._shadows[shadow].address]
+        arguments += self._tls.arguments(Role.RANK, name)
         if not self._resync:
-            command.append("--no-resync")
+            arguments.append("--no-resync")
         if plan.resume_from:
-            command += ["--resume-from", str(plan.resume_from[group.name])]
+            arguments += ["--resume-from", str(plan.resume_from[group.name])]
         log = self._out / "logs" / f"{name}.log"
-        return Child(f"rank {rank} ({name})", command, log, attach_to=self._network.pid(name))
+        return self._warm.start(f"rank {rank} ({name})", "nccl_emu", arguments, log, within=self._network.pid(name))

@@ -9,9 +9,9 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Protocol, Self
 
 from topology.errors import TestbedError
 
@@ -19,46 +19,92 @@ _PR_SET_PDEATHSIG = 1  # prctl(2)
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
+class Process(Protocol):
+    """What a child needs of a process; `subprocess.Popen` has it."""
+
+    pid: int
+
+    def poll(self) -> int | None:
+        """Return the exit status, None while it runs."""
+        ...
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end and return the exit status, or raise `subprocess.TimeoutExpired`."""
+        ...
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        ...
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        ...
+
+
+def die_with_parent(parent: int) -> None:
+    """Let this process get SIGTERM when its parent ends (prctl(2)); end it where `parent` is its parent no more."""
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    if os.getppid() != parent:
+        os._exit(1)
+
+
+def spawn(
+    name: str, command: Sequence[str], log: Path, stdout: int, descriptors: Collection[int] = ()
+) -> subprocess.Popen[bytes]:
+    """Start a program that ends when we end, in a session of its own: Ctrl-C reaches us alone, and we end it in order.
+
+    Args:
+        name: for messages.
+        command: program and arguments.
+        log: file for standard error (appended to).
+        stdout: as `subprocess.Popen` takes it.
+        descriptors: file descriptors that it inherits.
+
+    Raises:
+        TestbedError: the program cannot be started.
+    """
+    parent = os.getpid()
+    with log.open("ab") as stderr:
+        try:
+            return subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, bufsize=0, pass_fds=descriptors,
+                start_new_session=True, preexec_fn=lambda: die_with_parent(parent),
+            )  # fmt: skip
+        except OSError as error:
+            raise TestbedError(name, f"cannot start {command[0]}: {error}") from error
+
+
 class Child:
     """A process whose standard output is JSON lines and whose standard error goes to a log file."""
 
-    def __init__(self, name: str, command: Sequence[str], log: Path, *, attach_to: int | None = None) -> None:
-        """Start `command`.
+    def __init__(self, name: str, process: Process, stdout: BinaryIO, log: Path) -> None:
+        """Take a process that was started.
 
         Args:
             name: for messages, e.g. ``rank 2``.
-            command: program and arguments.
-            log: file for standard error (appended to).
-            attach_to: id of a process in whose namespaces it shall run (as Mininet's mnexec does).
-
-        Raises:
-            TestbedError: the program cannot be started.
+            process: the process.
+            stdout: the reading end of its standard output, unbuffered.
+            log: file that its standard error goes to.
         """
         self.name = name
         self.log = log
-        full = [*(["mnexec", "-a", str(attach_to)] if attach_to is not None else []), *command]
-        parent = os.getpid()
-
-        def die_with_parent() -> None:
-            _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-            if os.getppid() != parent:
-                os._exit(1)
-
-        with log.open("ab") as stderr:
-            try:
-                # A session of its own: Ctrl-C reaches us alone, and we end the children in order.
-                self._process = subprocess.Popen(
-                    full, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=stderr, bufsize=0,
-                    start_new_session=True, preexec_fn=die_with_parent,
-                )  # fmt: skip
-            except OSError as error:
-                raise TestbedError(name, f"cannot start {full[0]}: {error}") from error
-        assert self._process.stdout is not None
-        self.stdout: BinaryIO = self._process.stdout  # type: ignore[assignment]
-        os.set_blocking(self.stdout.fileno(), False)
+        self.stdout = stdout
+        self._process = process
+        os.set_blocking(stdout.fileno(), False)
         self._partial = b""
         self.ended = False
         """Standard output is at its end."""
+
+    @classmethod
+    def run(cls, name: str, command: Sequence[str], log: Path) -> Self:
+        """Start a program.
+
+        Raises:
+            TestbedError: it cannot be started.
+        """
+        process = spawn(name, command, log, subprocess.PIPE)
+        assert process.stdout is not None
+        return cls(name, process, process.stdout, log)  # type: ignore[arg-type]
 
     @property
     def pid(self) -> int:

@@ -72,7 +72,7 @@ def _start_softswitch(
 ) -> tuple[Child, str]:
     command = [sys.executable, "-m", "softswitch", *_general(spec, interfaces, captures)]
     server = ["--grpc-server-addr", wanted or "127.0.0.1:0", *secured]
-    child = Child(f"switch {spec.name}", [*command, "--", *server], log)
+    child = Child.run(f"switch {spec.name}", [*command, "--", *server], log)
     address = ""
 
     def on_line(_: Child, line: dict[str, object]) -> None:
@@ -106,7 +106,7 @@ def _start_bmv2(
     address = wanted or f"127.0.0.1:{_free_port()}"
     command = ["simple_switch_grpc", *_general(spec, interfaces, captures), "--thrift-port", str(_free_port())]
     command += ["--notifications-addr", f"tcp://127.0.0.1:{_free_port()}"]
-    child = Child(f"switch {spec.name}", [*command, "--", "--grpc-server-addr", address, *secured], log)
+    child = Child.run(f"switch {spec.name}", [*command, "--", "--grpc-server-addr", address, *secured], log)
     deadline = time.monotonic() + _READY_SECONDS
     try:
         while True:

@@ -60,8 +60,7 @@ def damage(packets: list[Encoded], data: st.DataObject) -> list[Encoded]:
     if data.draw(st.booleans()):
         places = data.draw(st.sets(st.integers(0, len(packets) - 1), max_size=20))
         packets = duplicate(packets, places, data.draw(st.integers(1, 30)))
-    # A late start leaves only the order across flows to tell the phases apart (see rocev2.evidence).
-    if kind != "late start" and data.draw(st.booleans()):
+    if data.draw(st.booleans()):
         packets = reorder(packets, data.draw(st.integers(0, 99)), data.draw(st.sampled_from([2, 5, 10])))
     return packets
 

@@ -285,7 +285,6 @@ def test_the_document_says_what_the_soak_has_shown() -> None:
 
 
 @pytest.mark.mininet
-@pytest.mark.xdist_group("mininet")
 @pytest.mark.parametrize("name", ["loss-after-switch", "torn-write"])
 def test_in_mininet(tmp_path: Path, name: str) -> None:
     command = [sys.executable, "-m", "checkmate.cli", "acceptance", "--fabric", "mininet", "--only", name]

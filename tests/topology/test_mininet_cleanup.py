@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"
-pytestmark = [pytest.mark.mininet, pytest.mark.xdist_group("mininet")]
+pytestmark = pytest.mark.mininet
 
 
 def launch(out: Path, iterations: int) -> subprocess.Popen[str]:
@@ -21,13 +21,7 @@ def launch(out: Path, iterations: int) -> subprocess.Popen[str]:
         sys.executable, "-m", "checkmate.cli", "testbed", "run", str(EXAMPLE), "--fabric", "mininet", "--ranks", "2",
         "--iterations", str(iterations), "--out", str(out),
     ]  # fmt: skip
-
-    def heed_interrupts() -> None:
-        # A shell's background jobs, and so their children, ignore SIGINT.
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
-
-    pipe = subprocess.PIPE
-    return subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, preexec_fn=heed_interrupts)
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def wait_for(condition: object, seconds: float = 60.0) -> None:

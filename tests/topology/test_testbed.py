@@ -52,7 +52,6 @@ def test_in_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.mininet
-@pytest.mark.xdist_group("mininet")
 def test_in_mininet(tmp_path: Path) -> None:
     done = launch(tmp_path / "out", "--fabric", "mininet", "--iterations", "3", "--ranks", "2")
     assert_proven(tmp_path / "out", done, "mininet", 2, 3)

@@ -73,7 +73,6 @@ def test_a_shadow_is_killed_in_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.mininet
-@pytest.mark.xdist_group("mininet")
 def test_a_shadow_process_is_killed_and_started_again(tmp_path: Path) -> None:
     """The ranks train on while it starts, which takes longer than their steps; in the end it is verified again."""
     event = f"restart-shadow:{EVENT_AT}"
@@ -89,7 +88,6 @@ def test_a_shadow_process_is_killed_and_started_again(tmp_path: Path) -> None:
 
 
 @pytest.mark.mininet
-@pytest.mark.xdist_group("mininet")
 def test_a_switch_process_is_killed_and_restarted(tmp_path: Path) -> None:
     """With BMv2: see tests/controlplane/test_switch_restart.py, which needs no ranks for it."""
     event = f"restart-switch:{EVENT_AT}"
@@ -103,7 +101,6 @@ def test_a_switch_process_is_killed_and_restarted(tmp_path: Path) -> None:
 
 
 @pytest.mark.mininet
-@pytest.mark.xdist_group("mininet")
 @pytest.mark.parametrize("switch", ["softswitch", pytest.param("bmv2", marks=needs_bmv2)])
 def test_a_standby_process_takes_over(tmp_path: Path, switch: str) -> None:
     event = f"failover-switch:{EVENT_AT}"

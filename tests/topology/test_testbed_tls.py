@@ -33,7 +33,6 @@ def test_in_process_with_a_restart_of_switch_and_shadow(tmp_path: Path) -> None:
 
 
 @pytest.mark.mininet
-@pytest.mark.xdist_group("mininet")
 @pytest.mark.parametrize("switch", ["softswitch", "bmv2"])
 def test_in_mininet(tmp_path: Path, switch: str) -> None:
     if switch == "bmv2" and shutil.which("simple_switch_grpc") is None:

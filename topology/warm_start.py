@@ -1,0 +1,144 @@
+"""Python programs of a fabric, started as forks of one process that has imported what they need (`warm_server`)."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from topology.errors import TestbedError
+from topology.processes import Child, spawn
+from topology.warm_server import MAX_REQUEST_BYTES
+
+PROGRAMS = ("nccl_emu.__main__", "shadow_rx.__main__", "topology.impairing_bridge", "torch._dynamo")
+"""What is imported. The last one is what torch itself imports with the first optimizer."""
+_READY_SECONDS = 120.0
+
+
+class WarmStart:
+    """The server and what it has started; a context manager that ends the server, and so all that still runs."""
+
+    def __init__(self, log: Path, modules: Sequence[str] = PROGRAMS) -> None:
+        """Start the server; it imports the modules while the caller goes on.
+
+        Args:
+            log: file for its messages.
+            modules: what to import.
+
+        Raises:
+            TestbedError: it cannot be started.
+        """
+        self._log = log
+        self._channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._channel.settimeout(_READY_SECONDS)
+        command = [sys.executable, "-m", "topology.warm_server", str(other.fileno()), *modules]
+        with other:
+            self._server = spawn("warm start", command, log, subprocess.DEVNULL, [other.fileno()])
+
+    def __enter__(self) -> WarmStart:
+        """Return itself."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End the server."""
+        self.close()
+
+    def close(self) -> None:
+        """End the server; programs that still run get SIGTERM."""
+        self._channel.close()
+        self._server.wait()
+
+    def start(self, name: str, module: str, arguments: Sequence[str], log: Path, *, within: int | None = None) -> Child:
+        """Run ``python -m module arguments`` as a process.
+
+        Args:
+            name: for messages, e.g. ``rank 2``.
+            module: the program.
+            arguments: of its command line.
+            log: file for standard error (appended to).
+            within: id of a process in whose network and mount namespaces it shall run (as Mininet's mnexec does).
+
+        Raises:
+            TestbedError: the server does not answer.
+        """
+        reader, writer = os.pipe()
+        with os.fdopen(writer, "wb") as stdout, log.open("ab") as stderr:
+            request = {"module": module, "arguments": list(arguments), "within": within}
+            try:
+                pid = self.ask(request, [stdout.fileno(), stderr.fileno()])["pid"]
+            except BaseException:
+                os.close(reader)
+                raise
+        return Child(name, Forked(self, pid), os.fdopen(reader, "rb", buffering=0), log)
+
+    def ask(self, request: dict[str, Any], descriptors: Sequence[int] = ()) -> dict[str, Any]:
+        """Send a request; return the reply.
+
+        Raises:
+            TestbedError: the server does not answer.
+        """
+        try:
+            socket.send_fds(self._channel, [json.dumps(request).encode()], descriptors)
+            reply = self._channel.recv(MAX_REQUEST_BYTES)
+            reason = "it has ended"
+        except OSError as error:
+            reply, reason = b"", str(error)
+        if not reply:
+            tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-12:])
+            message = f"the process that starts programs does not answer: {reason}; end of {self._log}:\n{tail}"
+            raise TestbedError("warm start", message)
+        answer: dict[str, Any] = json.loads(reply)
+        return answer
+
+
+class Forked:
+    """A process that the server has started, with the methods of `subprocess.Popen` that matter."""
+
+    def __init__(self, server: WarmStart, pid: int) -> None:
+        """Watch `pid`; its id stays its own until the server is asked for its exit status."""
+        self.pid = pid
+        self._server = server
+        self._descriptor = os.pidfd_open(pid)
+        self._status: int | None = None
+
+    def poll(self) -> int | None:
+        """Return the exit status, None while it runs."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            return self.wait(0)
+        return None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the end; return the exit status, negative after a signal.
+
+        Raises:
+            subprocess.TimeoutExpired: it still runs.
+            TestbedError: the server does not answer.
+        """
+        if self._status is None:
+            if not select.select([self._descriptor], [], [], timeout)[0]:
+                assert timeout is not None
+                raise subprocess.TimeoutExpired(str(self.pid), timeout)
+            self._status = int(self._server.ask({"wait": self.pid})["status"])
+            os.close(self._descriptor)
+        return self._status
+
+    def terminate(self) -> None:
+        """Send SIGTERM."""
+        self._send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """Send SIGKILL."""
+        self._send(signal.SIGKILL)
+
+    def _send(self, number: signal.Signals) -> None:
+        if self._status is None:
+            with contextlib.suppress(ProcessLookupError):  # it has ended, and the server with it
+                signal.pidfd_send_signal(self._descriptor, number)

@@ -11,8 +11,6 @@ import struct
 from typing import NamedTuple
 
 import numpy as np
-from scapy.layers.inet import IP, TCP
-from scapy.layers.l2 import Ether
 
 from jobspec.segment import FLAGS_OF, Segment
 
@@ -141,6 +139,10 @@ class FrameTemplate:
                 raise PacketError(f"{name} must be a dotted IPv4 address, got {address!r}", _ETHERNET_BYTES)
         if not 1 <= ttl <= 255:
             raise PacketError(f"ttl must be in 1..255, got {ttl}", _ETHERNET_BYTES + 8)
+        # Late: it takes 0.4 s, and most of what reads frames, and every command line, builds none.
+        from scapy.layers.inet import IP, TCP
+        from scapy.layers.l2 import Ether
+
         flags = "DF" if dont_fragment else 0
         layers = Ether(src=src_mac, dst=dst_mac) / IP(src=src_ip, dst=dst_ip, ttl=ttl, flags=flags) / TCP()
         raw = bytes(layers)

@@ -18,8 +18,11 @@ from topology.errors import TestbedError
 from topology.processes import Child, spawn
 from topology.warm_server import MAX_REQUEST_BYTES
 
-PROGRAMS = ("nccl_emu.__main__", "shadow_rx.__main__", "topology.impairing_bridge", "torch._dynamo")
-"""What is imported. The last one is what torch itself imports with the first optimizer."""
+PROGRAMS = (
+    "nccl_emu.__main__", "shadow_rx.__main__", "topology.impairing_bridge",
+    "scapy.layers.inet", "torch._dynamo",  # with the first frame; by torch, with the first optimizer
+)  # fmt: skip
+"""What is imported."""
 _READY_SECONDS = 120.0
 
 

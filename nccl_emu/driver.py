@@ -179,9 +179,9 @@ class RankDriver:
                     self._insist(session.announce)
         return False
 
-    def _insist(self, call: Callable[[], None]) -> None:
+    def _insist(self, call: Callable[[], None], timeout: float | None = None) -> None:
         """Make a call that may be repeated until the shadow is there, or the time is over."""
-        deadline = time.monotonic() + self.options.timeout
+        deadline = time.monotonic() + (self.options.timeout if timeout is None else timeout)
         while True:
             try:
                 return call()
@@ -191,14 +191,32 @@ class RankDriver:
             self._signals.wait(_POLL_SECONDS)
 
     def _conclude(self, session: ShadowSession, channel: GrpcSideChannel) -> None:
-        """Give the shadow the last state where it could not follow to the end: no later step can show it that."""
-        session.look_after()
-        if self.options.rank != 0 or not self.options.resync:
-            return
-        step = self.trainer.step
-        if channel.wait_for_step(self.group.name, step, _PATIENCE_SECONDS).replica_step < step:
-            session.offer_state(step, self.trainer.state_safetensors(), final=True)
-            self._insist(lambda: _flush(session, channel))
+        """See that the shadow has the last step: no later one can show it what it lost.
+
+        One that was started again meanwhile has lost the last records; one that could not follow needs the last state.
+
+        Raises:
+            SideChannelError: rank 0 cannot tell it. The other ranks have nothing else to give, and leave.
+        """
+        step, leads = self.trainer.step, self.options.rank == 0
+
+        def tell() -> None:
+            session.look_after()
+            status = channel.wait_for_step(self.group.name, step, _PATIENCE_SECONDS)
+            if status.epoch == self.options.epoch and status.replica_step >= step:
+                return
+            if not session.waiting:
+                session.offer_again()
+                if leads and self.options.resync:
+                    session.offer_state(step, self.trainer.state_safetensors(), final=True)
+            if not session.flush():
+                raise SideChannelError("RecordStep", "UNAVAILABLE", "the last step could not be told", channel.address)
+
+        if leads:
+            self._insist(tell)
+        else:
+            with contextlib.suppress(SideChannelError):
+                self._insist(tell, _PATIENCE_SECONDS)
 
     def _await_epoch(self) -> None:
         """Wait until rank 0 has announced this epoch to the shadow."""
@@ -267,11 +285,6 @@ class RankDriver:
     def _wait(self, seconds: float) -> None:
         readers = [*self._socket.readers(), self._signals.fileno()]
         select.select(readers, self._socket.writers(), [], seconds)
-
-
-def _flush(session: ShadowSession, channel: GrpcSideChannel) -> None:
-    if not session.flush():
-        raise SideChannelError("UploadState", "UNAVAILABLE", "the last state could not be uploaded", channel.address)
 
 
 def _group(job: Job, name: str) -> Group:

@@ -61,6 +61,7 @@ class ShadowSession:
         self._newest = attach.first_step - 1 if attach is not None else 0
         self._waiting: deque[StepRecord | _State] = deque()
         self._listed: StepRecord | None = None
+        self._last: StepRecord | None = None
         self._unannounced: deque[ChangeRequest] = deque()
         self._state_from: int | None = None
         self._uploading = False
@@ -108,6 +109,12 @@ class ShadowSession:
             self._on_lost(record.step, f"{MAX_WAITING} records wait already")
         else:
             self._waiting.append(record)
+        self._last = record
+
+    def offer_again(self) -> None:
+        """Queue the last record once more where nothing waits: a shadow that was started again has lost it."""
+        if self._last is not None and not self._waiting:
+            self._waiting.append(self._last)
 
     def change(self, request: ChangeRequest) -> None:
         """Announce another optimizer or layout at once (rank 0), before any rank begins its first step.

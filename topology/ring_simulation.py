@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from jobspec.model import Group, Job
+from jobspec.sidechannel.side_channel_pb2 import Status
 from nccl_emu.errors import SideChannelError
 from nccl_emu.rank_node import RankNode
 from nccl_emu.shadow_session import ShadowSession
@@ -206,8 +207,7 @@ class RingSimulation:
         self._run_until(lambda: all(node.closed or node.error is not None for node in self.nodes), "the close")
         self.simulation.drain(1.0)
         self._insist(self._tell_to_the_end, "what the ranks have told")
-        if self._resync:
-            self._conclude()
+        self._conclude()
 
     def _tell_to_the_end(self) -> bool:
         """Send what waits, as at the end of a run: rank 0 looks after shadow nodes that the others cannot reach."""
@@ -217,22 +217,32 @@ class RingSimulation:
         return told
 
     def _conclude(self) -> None:
-        """Give the last state to the shadow nodes that could not follow to the end."""
+        """See that the shadow nodes have the last step, as ranks do (`nccl_emu.driver`)."""
         step = self.trainers[0].step
-        for session, channel in zip(self._sessions[0], self._channels, strict=True):
-            newest: list[int] = []
+        for number, leader in enumerate(self._sessions[0]):
+            status = self._status_at_the_end(number)
+            if status.epoch == self.epoch and status.replica_step >= step:
+                continue
+            for sessions in self._sessions:
+                sessions[number].offer_again()
+            if self._resync:
+                leader.offer_state(step, self.trainers[0].state_safetensors(), final=True)
+            self._insist(self._tell_to_the_end, "the last step")
 
-            def ask(channel: SideChannel = channel, newest: list[int] = newest) -> bool:
-                try:
-                    newest.append(channel.status(self.group.name).replica_step)
-                except SideChannelError:
-                    return False
-                return True
+    def _status_at_the_end(self, number: int) -> Status:
+        """Return where a shadow node is, which rank 0 looks after before."""
+        found: list[Status] = []
 
-            self._insist(ask, "the shadow node's status")
-            if newest[0] < step:
-                session.offer_state(step, self.trainers[0].state_safetensors(), final=True)
-                self._insist(session.flush, "the last state")
+        def ask() -> bool:
+            self._sessions[0][number].look_after()
+            try:
+                found.append(self._channels[number].status(self.group.name))
+            except SideChannelError:
+                return False
+            return True
+
+        self._insist(ask, "the shadow node's status")
+        return found[0]
 
     def _insist(self, action: Callable[[], bool], what: str) -> None:
         """Repeat `action` until it says that it is done, as ranks do while a shadow node is away."""

@@ -92,13 +92,14 @@ def main(arguments: Sequence[str]) -> int:
     """Import the modules and serve; in a forked process run its program."""
     for name in arguments[1:]:
         importlib.import_module(name)
-        if name.endswith(".__main__"):
-            del sys.modules[name]  # a program runs it anew; only what it imports is to be there
     gc.collect()
     gc.freeze()  # or the collector would copy the shared pages into each process
     program = serve(socket.socket(fileno=int(arguments[0])))
     if program is not None:
         sys.argv = [program.module, *program.arguments]
+        for name in (program.module, f"{program.module}.__main__"):
+            if not hasattr(sys.modules.get(name), "__path__"):
+                sys.modules.pop(name, None)  # it is run anew; only what it imports is to be there
         runpy.run_module(program.module, run_name="__main__", alter_sys=True)
     return 0
 

@@ -147,6 +147,28 @@ def test_rank_0_announces_it_though_it_has_nothing_left_to_tell(make: Make, lost
     assert lost == []
 
 
+def test_the_last_record_is_told_again_to_a_shadow_that_lost_it(make: Make, lost: list[tuple[int, str]]) -> None:
+    node = Node()
+    leader, other = make(node, True), make(node, False)
+    for session in (leader, other):
+        session.offer_again()
+        assert not session.waiting, "there is none yet"
+        session.offer(Record(step=4))
+        session.offer(Record(step=5, state_digest=b"d", state_objects=[StateObjectInfo(name="a")]))
+        session.offer_again()
+        assert session.waiting == 2, "it waits already"
+        assert session.flush()
+    node.epoch = 0
+    node.records.clear()
+    leader.look_after()
+    for session in (leader, other):
+        session.offer_again()
+        assert session.flush()
+    assert [record.step for record in node.records] == [5, 5]
+    assert all(record.state_objects for record in node.records)
+    assert lost == []
+
+
 def test_a_state_is_offered_only_where_it_is_asked_for_and_once(make: Make) -> None:
     node = Node()
     session = make(node, True)

@@ -30,6 +30,7 @@ import json, signal, time
 print(json.dumps({"event": "ready"}), flush=True)
 time.sleep(600)
 """
+MODULES = ["fractions", "package.__main__", "package.tool"]
 FAIL = "raise ValueError('a wrong value')\n"
 
 
@@ -37,8 +38,11 @@ FAIL = "raise ValueError('a wrong value')\n"
 def warm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WarmStart]:
     for name, text in (("say", SAY), ("live", LIVE), ("fail", FAIL)):
         (tmp_path / f"program_{name}.py").write_text(text)
+    (tmp_path / "package").mkdir()
+    for name in ("__init__", "__main__", "tool"):
+        (tmp_path / "package" / f"{name}.py").write_text("print('run' if __name__ == '__main__' else '')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with WarmStart(tmp_path / "start.log", ["fractions"]) as server:
+    with WarmStart(tmp_path / "start.log", MODULES) as server:
         yield server
 
 
@@ -79,6 +83,15 @@ def test_a_program_runs_as_by_python_m(warm: WarmStart, tmp_path: Path) -> None:
     assert len(one["open"]) == 4, "standard streams and the listed folder: nothing of the server is open"
     assert (tmp_path / "say.log").read_text().splitlines().count("a problem") == 2
     assert "no JSON" in (tmp_path / "say.log").read_text()
+
+
+@pytest.mark.parametrize("module", ["package", "package.tool"])
+def test_a_program_that_was_imported_is_run_anew(warm: WarmStart, tmp_path: Path, module: str) -> None:
+    log = tmp_path / "package.log"
+    child = warm.start("package", module, [], log)
+    assert said(child) == []
+    assert child.wait(10) == 0
+    assert log.read_text() == "run\n"
 
 
 def test_a_program_that_fails_leaves_its_traceback_in_the_log(warm: WarmStart, tmp_path: Path) -> None:

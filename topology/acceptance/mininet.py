@@ -84,7 +84,7 @@ def run_mininet(task: MininetTask) -> RunRecord:
     """Make a run; whatever goes wrong in it is in its record."""
     started = time.monotonic()
     record = RunRecord(task.scenario.name, FABRIC, task.seed, LENGTH.steps)
-    plan = _possible(draw(task.scenario, task.seed, LENGTH))
+    plan = possible(draw(task.scenario, task.seed, LENGTH), task.scenario)
     record.left_out = dict(plan.unused)
     if not plan.injections:
         record.skipped = "; ".join(plan.unused.values())
@@ -101,15 +101,20 @@ def run_mininet(task: MininetTask) -> RunRecord:
     return record
 
 
-def _possible(plan: TrialPlan) -> TrialPlan:
-    """Return the plan without what cannot be injected here, or not together."""
+def possible(plan: TrialPlan, scenario: Scenario) -> TrialPlan:
+    """Return the plan without what cannot be injected here, or not together.
+
+    Ranks that are killed at the end take records of the last step with them, and leave a shadow node that is not there
+    yet nothing to catch up with: not where every step has to be on storage, or the node dies.
+    """
     chosen, unused = set(plan.injections), dict(plan.unused)
     for injection in chosen & _NOT_HERE.keys():
         unused[injection] = _NOT_HERE[injection]
     if Injection.SWITCH_FAILOVER in chosen and chosen & {*NETWORK, Injection.CONGESTION}:
         unused[Injection.SWITCH_FAILOVER] = "an impaired link leads to one switch only"
     chosen -= {Injection(name) for name in unused}
-    return replace(plan, injections=frozenset(chosen), unused=unused)
+    orderly = plan.orderly or scenario.complete or bool(chosen & {Injection.SHADOW_RESTART, Injection.TORN_WRITE})
+    return replace(plan, injections=frozenset(chosen), unused=unused, orderly=orderly)
 
 
 class _Run:

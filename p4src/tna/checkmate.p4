@@ -59,19 +59,40 @@ control Ingress(inout tna_headers_t hdr, inout metadata_t meta, in ingress_intri
     @name(".not_replicated")
     Counter<bit<64>, reason_t>(REASONS, CounterType_t.PACKETS_AND_BYTES) not_replicated;
 
+    // Tables only for their place: by itself the compiler takes two more stages of Tofino 2 for this. And moves instead of
+    // conditions, for the same reason.
+    action tell_traffic_manager() {
+        ig_dprsr_md.digest_type = 2w0 ++ meta.flow_started;
+        ig_dprsr_md.drop_ctl = 2w0 ++ meta.drop;
+        ig_tm_md.mcast_grp_a = meta.group;
+    }
+
+    @hidden
+    @stage(3)
+    table decide {
+        actions = { tell_traffic_manager; }
+        const default_action = tell_traffic_manager();
+    }
+
+    action set_unicast_port() {
+        ig_tm_md.ucast_egress_port = meta.egress_port;
+    }
+
+    @hidden
+    @stage(3)
+    table unicast {
+        actions = { set_unicast_port; }
+        const default_action = set_unicast_port();
+    }
+
     apply {
         meta.ingress_port = ig_intr_md.ingress_port;
         forward.apply(hdr.packet, meta);
         not_replicated.count(meta.reason);
-        if (meta.flow_started == 1) {
-            ig_dprsr_md.digest_type = 1;
-        }
-        ig_dprsr_md.drop_ctl = 2w0 ++ meta.drop;  // a move: a condition would cost a stage
-        if (meta.group != 0) {
-            // Without a unicast port: a flow's group holds its original egress port too, as on v1model.
-            ig_tm_md.mcast_grp_a = meta.group;
-        } else {
-            ig_tm_md.ucast_egress_port = meta.egress_port;
+        decide.apply();
+        if (meta.group == 0) {
+            // No unicast port beside a group: a flow's group holds its original egress port too, as on v1model.
+            unicast.apply();
         }
         hdr.bridge.setValid();
         hdr.bridge.ingress_port = meta.ingress_port;

@@ -56,8 +56,11 @@ def compile_to(directory: Path) -> None:
 
 
 def compiler_version() -> str | None:
-    """Return what the installed p4c says of its version, None where none is on PATH."""
+    """Return what the installed p4c says of its version, None where none with the BMv2 backend is on PATH."""
     if not shutil.which("p4c"):
+        return None
+    targets = subprocess.run(["p4c", "--target-help"], check=False, capture_output=True, text=True).stdout
+    if "bmv2-v1model" not in targets:  # p4c is built with the backends that one asks for
         return None
     return subprocess.run(["p4c", "--version"], check=True, capture_output=True, text=True).stdout.strip()
 
@@ -103,7 +106,7 @@ def main(arguments: list[str] | None = None) -> int:
             (BUILD / DIGEST_FILE).write_text(source_digest() + "\n")
             NAMES_FILE.write_text(render_names((BUILD / P4INFO_FILE).read_text()))
         else:
-            print("p4c is not on PATH: the data plane was not recompiled", file=sys.stderr)
+            print("no p4c with the BMv2 backend is on PATH: the data plane was not recompiled", file=sys.stderr)
     problems = stale()
     for problem in problems:
         print(f"stale: {problem}", file=sys.stderr)

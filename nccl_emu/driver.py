@@ -202,8 +202,7 @@ class RankDriver:
 
         def tell() -> None:
             session.look_after()
-            status = channel.wait_for_step(self.group.name, step, _PATIENCE_SECONDS)
-            if status.epoch == self.options.epoch and status.replica_step >= step:
+            if self._is_replicated(step, channel):
                 return
             if not session.waiting:
                 session.offer_again()
@@ -217,6 +216,21 @@ class RankDriver:
         else:
             with contextlib.suppress(SideChannelError):
                 self._insist(tell, _PATIENCE_SECONDS)
+
+    def _is_replicated(self, step: int, channel: GrpcSideChannel) -> bool:
+        """Give the shadow a while to make a recovery point of `step`; tell whether it has one."""
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        while True:
+            # Only rank 0 makes the call that waits: a shadow takes few of those at a time, and a group has many ranks.
+            if self.options.rank == 0:
+                status = channel.wait_for_step(self.group.name, step, _PATIENCE_SECONDS)
+            else:
+                status = channel.status(self.group.name)
+            if status.epoch == self.options.epoch and status.replica_step >= step:
+                return True
+            if self.options.rank == 0 or time.monotonic() > deadline:
+                return False
+            self._signals.wait(_POLL_SECONDS)
 
     def _await_epoch(self) -> None:
         """Wait until rank 0 has announced this epoch to the shadow."""

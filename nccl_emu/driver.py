@@ -22,7 +22,7 @@ from nccl_emu.rank_node import RankNode
 from nccl_emu.record_sender import RecordSender
 from nccl_emu.reporter import Reporter
 from nccl_emu.restore import restore_trainer
-from nccl_emu.shadow_session import ShadowSession
+from nccl_emu.shadow_session import LAST_TELLS, ShadowSession
 from nccl_emu.side_channel import GrpcSideChannel
 from nccl_emu.signals import StopSignals
 from nccl_emu.step_meter import StepMeter
@@ -198,11 +198,13 @@ class RankDriver:
         Raises:
             SideChannelError: rank 0 cannot tell it. The other ranks have nothing else to give, and leave.
         """
-        step, leads = self.trainer.step, self.options.rank == 0
+        step, leads, there = self.trainer.step, self.options.rank == 0, False
 
         def tell() -> None:
+            nonlocal there
             session.look_after()
-            if self._is_replicated(step, channel):
+            there = self._is_replicated(step, channel)
+            if there:
                 return
             if not session.waiting:
                 session.offer_again()
@@ -211,11 +213,10 @@ class RankDriver:
             if not session.flush():
                 raise SideChannelError("RecordStep", "UNAVAILABLE", "the last step could not be told", channel.address)
 
-        if leads:
-            self._insist(tell)
-        else:
-            with contextlib.suppress(SideChannelError):
-                self._insist(tell, _PATIENCE_SECONDS)
+        with contextlib.suppress(*(() if leads else (SideChannelError,))):
+            for _ in range(LAST_TELLS):
+                if not there:
+                    self._insist(tell, None if leads else _PATIENCE_SECONDS)
 
     def _is_replicated(self, step: int, channel: GrpcSideChannel) -> bool:
         """Give the shadow a while to make a recovery point of `step`; tell whether it has one."""

@@ -16,6 +16,8 @@ from nccl_emu.side_channel import SideChannel
 
 MAX_WAITING = 1024
 """Records kept while the shadow does not answer; later ones are lost (and their steps no recovery points)."""
+LAST_TELLS = 3
+"""How often a shadow is told the last step while it is no recovery point: it may die of it, or meanwhile, once more."""
 _PASSING = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED"})
 """gRPC codes of a shadow that is not there at the moment: to be tried again."""
 

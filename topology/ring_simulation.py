@@ -10,7 +10,7 @@ from jobspec.model import Group, Job
 from jobspec.sidechannel.side_channel_pb2 import Status
 from nccl_emu.errors import SideChannelError
 from nccl_emu.rank_node import RankNode
-from nccl_emu.shadow_session import ShadowSession
+from nccl_emu.shadow_session import LAST_TELLS, ShadowSession
 from nccl_emu.side_channel import SideChannel
 from nccl_emu.tcp import TcpConfig
 from nccl_emu.trainer import DataParallelTrainer
@@ -220,14 +220,15 @@ class RingSimulation:
         """See that the shadow nodes have the last step, as ranks do (`nccl_emu.driver`)."""
         step = self.trainers[0].step
         for number, leader in enumerate(self._sessions[0]):
-            status = self._status_at_the_end(number)
-            if status.epoch == self.epoch and status.replica_step >= step:
-                continue
-            for sessions in self._sessions:
-                sessions[number].offer_again()
-            if self._resync:
-                leader.offer_state(step, self.trainers[0].state_safetensors(), final=True)
-            self._insist(self._tell_to_the_end, "the last step")
+            for _ in range(LAST_TELLS):
+                status = self._status_at_the_end(number)
+                if status.epoch == self.epoch and status.replica_step >= step:
+                    break
+                for sessions in self._sessions:
+                    sessions[number].offer_again()
+                if self._resync:
+                    leader.offer_state(step, self.trainers[0].state_safetensors(), final=True)
+                self._insist(self._tell_to_the_end, "the last step")
 
     def _status_at_the_end(self, number: int) -> Status:
         """Return where a shadow node is, which rank 0 looks after before."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from shadow_rx.status import StepReplicated
 from tests.topology.simulated_job import World, small_job
+from topology.flaky_channel import FlakySideChannel
 from topology.links import Impairments
 from topology.ring_simulation import LinkPlan
 
@@ -38,6 +41,34 @@ def test_a_shadow_that_dies_after_the_last_records(newest: int) -> None:
         lose_the_last_step(world, newest)
         check_the_end(world)
         assert sorted(world.points) == [*range(1, newest + 1), LAST]
+    finally:
+        world.close()
+
+
+@pytest.mark.parametrize("calls", range(8))
+def test_a_shadow_that_dies_once_more_while_it_is_told(calls: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After any of the calls that tell it the last step."""
+    world = World(small_job())
+    try:
+        world.ring.begin(world.fresh_trainers(), 1)
+        world.train(LAST)
+        lose_the_last_step(world, LAST - 1)
+        left = iter(range(calls, -1, -1))
+
+        def die(*_: object) -> None:
+            if next(left, None) == 0:
+                lose_the_last_step(world, LAST - 1)
+
+        for name in ("attach", "record_step", "upload_state"):
+            call = getattr(FlakySideChannel, name)
+
+            def call_and_die(*args: Any, call: Any = call, **options: Any) -> Any:
+                reply = call(*args, **options)
+                die()
+                return reply
+
+            monkeypatch.setattr(FlakySideChannel, name, call_and_die)
+        check_the_end(world)
     finally:
         world.close()
 

@@ -8,7 +8,8 @@ from collections import deque
 from collections.abc import Iterable
 from typing import Any
 
-import scapy.arch  # noqa: F401 - sets conf.L2socket for this platform
+import scapy.arch  # sets conf.L2socket for this platform
+import scapy.layers.l2  # noqa: F401 - tells the socket what Ethernet is
 from scapy.config import conf
 
 from nccl_emu.errors import LinkError

@@ -9,6 +9,7 @@ import struct
 import threading
 from collections.abc import Sequence
 
+import scapy.layers.l2  # noqa: F401 - tells the socket what Ethernet is
 from scapy.arch.linux import L2ListenSocket
 
 from shadow_rx.node import ShadowNode

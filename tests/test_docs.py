@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import re
 import shlex
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,6 +11,7 @@ import pytest
 
 from softswitch.p4rt.device import Device
 from softswitch.p4rt.server import serve
+from tests.program import run_program
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -47,14 +46,7 @@ def check(document: str, command: str, switch_address: str, tmp_path: Path) -> N
         return
     assert words[0].removeprefix(".venv/bin/") == "checkmate", f"{document}: {command} is not covered by this test"
     words = [str(tmp_path / word.removeprefix("out/")) if word.startswith("out/") else word for word in words[1:]]
-    done = subprocess.run(
-        [sys.executable, "-m", "checkmate.cli", *words],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=200,
-        check=False,
-    )
+    done = run_program(*words)
     # A run with a fault reports that not everything is proven, which is what it is shown for.
     assert done.returncode == (1 if "--fault" in words else 0), f"{document}: {command}\n{done.stdout}{done.stderr}"
 

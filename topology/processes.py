@@ -49,7 +49,12 @@ def die_with_parent(parent: int) -> None:
 
 
 def spawn(
-    name: str, command: Sequence[str], log: Path, stdout: int, descriptors: Collection[int] = ()
+    name: str,
+    command: Sequence[str],
+    log: Path,
+    stdout: int,
+    descriptors: Collection[int] = (),
+    folder: Path | None = None,
 ) -> subprocess.Popen[bytes]:
     """Start a program that ends when we end, in a session of its own: Ctrl-C reaches us alone, and we end it in order.
 
@@ -59,6 +64,7 @@ def spawn(
         log: file for standard error (appended to).
         stdout: as `subprocess.Popen` takes it.
         descriptors: file descriptors that it inherits.
+        folder: where it runs, None for the caller's.
 
     Raises:
         TestbedError: the program cannot be started.
@@ -68,7 +74,7 @@ def spawn(
         try:
             return subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, bufsize=0, pass_fds=descriptors,
-                start_new_session=True, preexec_fn=lambda: die_with_parent(parent),
+                cwd=folder, start_new_session=True, preexec_fn=lambda: die_with_parent(parent),
             )  # fmt: skip
         except OSError as error:
             raise TestbedError(name, f"cannot start {command[0]}: {error}") from error

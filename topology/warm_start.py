@@ -29,12 +29,13 @@ _READY_SECONDS = 120.0
 class WarmStart:
     """The server and what it has started; a context manager that ends the server, and so all that still runs."""
 
-    def __init__(self, log: Path, modules: Sequence[str] = PROGRAMS) -> None:
+    def __init__(self, log: Path, modules: Sequence[str] = PROGRAMS, folder: Path | None = None) -> None:
         """Start the server; it imports the modules while the caller goes on.
 
         Args:
             log: file for its messages.
             modules: what to import.
+            folder: where all programs run, None for the caller's.
 
         Raises:
             TestbedError: it cannot be started.
@@ -44,7 +45,7 @@ class WarmStart:
         self._channel.settimeout(_READY_SECONDS)
         command = [sys.executable, "-m", "topology.warm_server", str(other.fileno()), *modules]
         with other:
-            self._server = spawn("warm start", command, log, subprocess.DEVNULL, [other.fileno()])
+            self._server = spawn("warm start", command, log, subprocess.DEVNULL, [other.fileno()], folder)
 
     def __enter__(self) -> WarmStart:
         """Return itself."""
@@ -74,13 +75,23 @@ class WarmStart:
         """
         reader, writer = os.pipe()
         with os.fdopen(writer, "wb") as stdout, log.open("ab") as stderr:
-            request = {"module": module, "arguments": list(arguments), "within": within}
             try:
-                pid = self.ask(request, [stdout.fileno(), stderr.fileno()])["pid"]
+                process = self.fork(module, arguments, stdout.fileno(), stderr.fileno(), within=within)
             except BaseException:
                 os.close(reader)
                 raise
-        return Child(name, Forked(self, pid), os.fdopen(reader, "rb", buffering=0), log)
+        return Child(name, process, os.fdopen(reader, "rb", buffering=0), log)
+
+    def fork(
+        self, module: str, arguments: Sequence[str], stdout: int, stderr: int, *, within: int | None = None
+    ) -> Forked:
+        """Run a program as `start` does, with file descriptors of the caller's for standard output and error.
+
+        Raises:
+            TestbedError: the server does not answer.
+        """
+        request = {"module": module, "arguments": list(arguments), "within": within}
+        return Forked(self, self.ask(request, [stdout, stderr])["pid"])
 
     def ask(self, request: dict[str, Any], descriptors: Sequence[int] = ()) -> dict[str, Any]:
         """Send a request; return the reply.

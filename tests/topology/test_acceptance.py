@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +20,7 @@ from shadow_rx.node import ShadowNode
 from shadow_rx.publisher import DirectPublisher
 from shadow_rx.snapshot import Snapshot
 from shadow_rx.store import RecoveryStore
+from tests.program import run_program
 from topology.acceptance import campaign, soak
 from topology.acceptance.mininet import possible
 from topology.acceptance.plan import Length, draw
@@ -296,10 +295,8 @@ def test_ranks_in_mininet_are_not_killed_at_the_end_where_that_would_excuse_what
 @pytest.mark.mininet
 @pytest.mark.parametrize("name", ["loss-after-switch", "torn-write"])
 def test_in_mininet(tmp_path: Path, name: str) -> None:
-    command = [sys.executable, "-m", "checkmate.cli", "acceptance", "--fabric", "mininet", "--only", name]
-    done = subprocess.run(
-        [*command, "--out", str(tmp_path), "--json"], capture_output=True, text=True, timeout=400, check=False
-    )
+    words = ("--fabric", "mininet", "--only", name, "--out", tmp_path, "--json")
+    done = run_program("acceptance", *words, timeout=400)
     assert done.returncode == 0, done.stdout + done.stderr
     [row] = json.loads(done.stdout)["rows"]
     assert row["injected"][name] > 0

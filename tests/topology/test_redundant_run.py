@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import random
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from jobspec.model import RedundancySpec
+from tests.program import run_program
 from tests.topology.simulated_job import World, reference_states, small_job
 from topology.compare import first_difference
 from topology.links import Impairments
@@ -79,9 +79,6 @@ def test_what_both_copies_lost_is_reported(tmp_path: Path) -> None:
 
 
 def _testbed(out: Path, fault: str) -> tuple[dict, subprocess.CompletedProcess[str]]:  # type: ignore[type-arg]
-    command = [
-        sys.executable, "-m", "checkmate.cli", "testbed", "run", str(EXAMPLE), "--fabric", "inproc", "--out", str(out),
-        "--iterations", "4", "--fault", fault,
-    ]  # fmt: skip
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    words = ("--fabric", "inproc", "--out", out, "--iterations", "4", "--fault", fault)
+    done = run_program("testbed", "run", EXAMPLE, *words)
     return json.loads((out / "summary.json").read_text()), done

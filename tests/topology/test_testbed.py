@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.program import run_program
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"
 FIELDS = {
@@ -17,8 +18,7 @@ FIELDS = {
 
 
 def launch(out: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "checkmate.cli", "testbed", "run", str(EXAMPLE), "--out", str(out), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    return run_program("testbed", "run", EXAMPLE, "--out", out, *arguments)
 
 
 def assert_proven(out: Path, done: subprocess.CompletedProcess[str], fabric: str, ranks: int, steps: int) -> None:
@@ -112,7 +112,6 @@ def test_what_cannot_be_run_is_said(tmp_path: Path, arguments: list[str], messag
 def test_a_wrong_job_file_gets_its_line(tmp_path: Path) -> None:
     wrong = tmp_path / "job.yaml"
     wrong.write_text(EXAMPLE.read_text().replace("ring: [r0, r1, r2, r3]", "ring: [r0, r1, r1, r3]"))
-    command = [sys.executable, "-m", "checkmate.cli", "testbed", "run", str(wrong), "--fabric", "inproc"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    done = run_program("testbed", "run", wrong, "--fabric", "inproc", "--out", tmp_path / "out")
     assert done.returncode == 2
     assert f"{wrong}:35: groups[0].ring[2]: rank r1 is used already" in done.stderr

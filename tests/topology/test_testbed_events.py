@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from jobspec.reasons import GapReason
+from tests.program import run_program
 
 ROOT = Path(__file__).parents[2]
 BMV2 = "simple_switch_grpc"
@@ -21,9 +21,8 @@ needs_bmv2 = pytest.mark.skipif(shutil.which(BMV2) is None, reason=f"{BMV2} is n
 
 def launch(out: Path, *arguments: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
     example = str(ROOT / "examples" / "digits.yaml")
-    command = [sys.executable, "-m", "checkmate.cli", "testbed", "run", example, "--out", str(out)]
-    command += ["--iterations", str(STEPS), "--restart-at", str(RESTART_AT), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+    words = ("--out", out, "--iterations", str(STEPS), "--restart-at", str(RESTART_AT))
+    done = run_program("testbed", "run", example, *words, *arguments)
     assert done.returncode in (0, 1), done.stdout + done.stderr
     return done, json.loads((out / "summary.json").read_text())
 

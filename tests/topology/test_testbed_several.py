@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tests.program import run_program
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 BMV2 = "simple_switch_grpc"
@@ -18,8 +19,7 @@ BMV2 = "simple_switch_grpc"
 def launch(job: str | Path, out: Path, *arguments: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
     """Run an example by its name, or a job file; return what the program did and its summary."""
     path = job if isinstance(job, Path) else EXAMPLES / f"{job}.yaml"
-    command = [sys.executable, "-m", "checkmate.cli", "testbed", "run", str(path), *arguments]
-    done = subprocess.run([*command, "--out", str(out)], capture_output=True, text=True, timeout=240, check=False)
+    done = run_program("testbed", "run", path, *arguments, "--out", out)
     summary = json.loads((out / "summary.json").read_text()) if (out / "summary.json").exists() else {}
     return done, summary
 
@@ -109,7 +109,6 @@ def test_what_the_testbed_does_not_run_is_said(
     job = tmp_path / "job.yaml"
     text = (EXAMPLES / "two-groups.yaml").read_text()
     job.write_text(text.replace(old, new).replace("tcp_port: 4000, shadows: [sh1]", "tcp_port: 5000, shadows: [sh1]"))
-    command = [sys.executable, "-m", "checkmate.cli", "testbed", "run", str(job), "--fabric", "inproc", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    done = run_program("testbed", "run", job, "--fabric", "inproc", "--out", tmp_path / "out", *arguments)
     assert done.returncode == 2
     assert message in done.stderr

@@ -36,6 +36,10 @@ def judge(found: Found) -> None:
         raise Contradiction
     if not causal(found, [(window, 0) for window in windows]):
         raise Undetermined  # or the capture has packets far out of order
+    if _adrift(found) and any(None in found.entries(window) for window in windows):
+        raise Undetermined  # steps that nobody saw would fit whatever came before
+    if _adrift(found) and not found.ring.ordered and found.channels < found.ring.channels:
+        raise Undetermined  # which channels take part only the order tells
     if _contested(found) or not _confirmed(found) or not _receives(found, silent=True):
         raise Undetermined
     _other_channels(found)

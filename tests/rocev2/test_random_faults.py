@@ -61,8 +61,29 @@ def damage(packets: list[Encoded], data: st.DataObject) -> list[Encoded]:
         places = data.draw(st.sets(st.integers(0, len(packets) - 1), max_size=20))
         packets = duplicate(packets, places, data.draw(st.integers(1, 30)))
     if data.draw(st.booleans()):
-        packets = reorder(packets, data.draw(st.integers(0, 99)), data.draw(st.sampled_from([2, 5, 10])))
+        packets = reorder(packets, data.draw(st.integers(0, 99)), data.draw(st.sampled_from([2, 5, 10, 20])))
     return packets
+
+
+@pytest.mark.parametrize(
+    ("traffic", "start", "lost", "seed", "distance"),
+    [
+        # A step that nobody saw was taken for the first of an all-reduce.
+        (Traffic(channels=2, dtype="float16", buckets=(1542, 2436, 3072), seed=483, mtu=4096, ipv6=False,
+                 prologue=(2048,)), 64, {1}, 2, 2),
+        (Traffic(dtype="float64", buckets=(1024, 289), seed=617, mtu=4096, ipv6=False, first_psn=(1 << 24) - 5,
+                 late_sizes=True, prologue=(2048,)), 18, set(), 34, 10),
+        # The second channel was left out.
+        (Traffic(channels=2, buckets=(93, 2584, 109), seed=615, mtu=4096, ipv6=False, late_sizes=True,
+                 prologue=(1000,)), 56, {37}, 68, 20),
+    ],
+)  # fmt: skip
+def test_late_starts_that_are_out_of_order(
+    traffic: Traffic, start: int, lost: set[int], seed: int, distance: int
+) -> None:
+    """Found at random; each was decoded wrongly once."""
+    capture = encode(traffic)
+    assert_no_wrong_element(capture, reorder(lose(capture.packets[start:], lost), seed, distance))
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])

@@ -10,6 +10,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TypeVar
 
 from jobspec.loader import load_job
 from jobspec.model import Group, Job
@@ -28,6 +29,7 @@ from nccl_emu.signals import StopSignals
 from nccl_emu.step_meter import StepMeter
 from nccl_emu.trainer import DataParallelTrainer, run_seed
 
+T = TypeVar("T")
 _FLUSH_SECONDS = 5.0
 """Time for the queued step records after an error: the shadow can then still publish the steps before it."""
 _POLL_SECONDS = 0.05
@@ -179,7 +181,7 @@ class RankDriver:
                     self._insist(session.announce)
         return False
 
-    def _insist(self, call: Callable[[], None], timeout: float | None = None) -> None:
+    def _insist(self, call: Callable[[], T], timeout: float | None = None) -> T:
         """Make a call that may be repeated until the shadow is there, or the time is over."""
         deadline = time.monotonic() + (self.options.timeout if timeout is None else timeout)
         while True:
@@ -198,40 +200,35 @@ class RankDriver:
         Raises:
             SideChannelError: rank 0 cannot tell it. The other ranks have nothing else to give, and leave.
         """
-        step, leads, there = self.trainer.step, self.options.rank == 0, False
+        step, leads = self.trainer.step, self.options.rank == 0
+        state = self.trainer.state_safetensors if leads and self.options.resync else None
 
-        def tell() -> None:
-            nonlocal there
+        def tell() -> bool:
             session.look_after()
-            there = self._is_replicated(step, channel)
-            if there:
-                return
-            if not session.waiting:
-                session.offer_again()
-                if leads and self.options.resync:
-                    session.offer_state(step, self.trainer.state_safetensors(), final=True)
+            if self._gets_replicated(step, session, channel):
+                return True
+            session.offer_end(step, state)
             if not session.flush():
                 raise SideChannelError("RecordStep", "UNAVAILABLE", "the last step could not be told", channel.address)
+            return False
 
-        with contextlib.suppress(*(() if leads else (SideChannelError,))):
-            for _ in range(LAST_TELLS):
-                if not there:
-                    self._insist(tell, None if leads else _PATIENCE_SECONDS)
+        try:
+            any(self._insist(tell, None if leads else _PATIENCE_SECONDS) for _ in range(LAST_TELLS))
+        except SideChannelError:
+            if leads:
+                raise
 
-    def _is_replicated(self, step: int, channel: GrpcSideChannel) -> bool:
+    def _gets_replicated(self, step: int, session: ShadowSession, channel: GrpcSideChannel) -> bool:
         """Give the shadow a while to make a recovery point of `step`; tell whether it has one."""
+        if self.options.rank == 0:
+            return session.is_replicated(step, channel.wait_for_step(self.group.name, step, _PATIENCE_SECONDS))
+        # The others look now and then: a shadow takes few calls that wait at a time, and a group has many ranks.
         deadline = time.monotonic() + _PATIENCE_SECONDS
-        while True:
-            # Only rank 0 makes the call that waits: a shadow takes few of those at a time, and a group has many ranks.
-            if self.options.rank == 0:
-                status = channel.wait_for_step(self.group.name, step, _PATIENCE_SECONDS)
-            else:
-                status = channel.status(self.group.name)
-            if status.epoch == self.options.epoch and status.replica_step >= step:
-                return True
-            if self.options.rank == 0 or time.monotonic() > deadline:
+        while not session.is_replicated(step, channel.status(self.group.name)):
+            if time.monotonic() > deadline:
                 return False
             self._signals.wait(_POLL_SECONDS)
+        return True
 
     def _await_epoch(self) -> None:
         """Wait until rank 0 has announced this epoch to the shadow."""

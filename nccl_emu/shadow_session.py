@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
-from jobspec.sidechannel.side_channel_pb2 import AttachRequest, ChangeRequest, StepRecord
+from jobspec.sidechannel.side_channel_pb2 import AttachRequest, ChangeRequest, Status, StepRecord
 from nccl_emu.errors import SideChannelError
 from nccl_emu.side_channel import SideChannel
 
@@ -117,6 +117,22 @@ class ShadowSession:
         """Queue the last record once more where nothing waits: a shadow that was started again has lost it."""
         if self._last is not None and not self._waiting:
             self._waiting.append(self._last)
+
+    def is_replicated(self, step: int, status: Status) -> bool:
+        """Tell whether a shadow with this status has a recovery point of `step`, or of a later one, of this epoch."""
+        return status.epoch == self._epoch and status.replica_step >= step
+
+    def offer_end(self, step: int, state: Callable[[], bytes] | None) -> None:
+        """Queue what a shadow needs that has no recovery point of the last step, where nothing waits.
+
+        Args:
+            step: the last step.
+            state: gives the state after it, a safetensors file; None where it is not uploaded.
+        """
+        if not self._waiting:
+            self.offer_again()
+            if state is not None:
+                self.offer_state(step, state(), final=True)
 
     def change(self, request: ChangeRequest) -> None:
         """Announce another optimizer or layout at once (rank 0), before any rank begins its first step.

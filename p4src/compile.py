@@ -17,6 +17,7 @@ from pathlib import Path
 from p4src.artifacts import BUILD, COMPILER_FILE, CONFIG_FILE, DIGEST_FILE, P4INFO_FILE, ROOT, digest_of
 from p4src.constants import P4_CONSTANTS
 from p4src.naming import NAMES_FILE, render_names
+from p4src.p4c import find_p4c
 
 CONSTANTS_FILE = ROOT / "include" / "constants.p4"
 MAIN = ROOT / "v1model" / "checkmate.p4"
@@ -57,12 +58,10 @@ def compile_to(directory: Path) -> None:
 
 def compiler_version() -> str | None:
     """Return what the installed p4c says of its version, None where none with the BMv2 backend is on PATH."""
-    if not shutil.which("p4c"):
+    compiler = find_p4c("bmv2-v1model")
+    if compiler is None:
         return None
-    targets = subprocess.run(["p4c", "--target-help"], check=False, capture_output=True, text=True).stdout
-    if "bmv2-v1model" not in targets:  # p4c is built with the backends that one asks for
-        return None
-    return subprocess.run(["p4c", "--version"], check=True, capture_output=True, text=True).stdout.strip()
+    return subprocess.run([compiler, "--version"], check=True, capture_output=True, text=True).stdout.strip()
 
 
 def stale() -> list[str]:

@@ -38,7 +38,7 @@ def judge(found: Found) -> None:
         raise Undetermined  # or the capture has packets far out of order
     if _adrift(found) and any(None in found.entries(window) for window in windows):
         raise Undetermined  # steps that nobody saw would fit whatever came before
-    if _adrift(found) and not found.ring.ordered and found.channels < found.ring.channels:
+    if _unordered(found) and found.channels < found.ring.channels:
         raise Undetermined  # which channels take part only the order tells
     if _contested(found) or not _confirmed(found) or not _receives(found, silent=True):
         raise Undetermined
@@ -62,7 +62,12 @@ def judge(found: Found) -> None:
 
 def _possible(found: Found, reading: Reading, strict: bool = False) -> bool:
     """Return whether the order in the capture allows another reading, which it does where it proves nothing."""
-    return (_adrift(found) and not found.ring.ordered) or causal(found, reading, strict)
+    return _unordered(found) or causal(found, reading, strict)
+
+
+def _unordered(found: Found) -> bool:
+    """Return whether the order in the capture proves nothing of an all-reduce."""
+    return _adrift(found) and not found.ring.ordered
 
 
 def _adrift(found: Found) -> bool:

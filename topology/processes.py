@@ -80,6 +80,12 @@ def spawn(
             raise TestbedError(name, f"cannot start {command[0]}: {error}") from error
 
 
+def end_of(log: Path) -> str:
+    """Return the last lines of a log, for a message."""
+    tail = "\n".join(log.read_text(errors="replace").splitlines()[-12:])
+    return f"end of {log}:\n{tail}"
+
+
 class Child:
     """A process whose standard output is JSON lines and whose standard error goes to a log file."""
 
@@ -146,8 +152,7 @@ class Child:
         """Return an error with `message`, the exit status and the end of the log."""
         status = self._process.poll()
         state = "still running" if status is None else f"exit status {status}"
-        tail = "\n".join(self.log.read_text(errors="replace").splitlines()[-12:])
-        return TestbedError(self.name, f"{message}; {state}; end of {self.log}:\n{tail}")
+        return TestbedError(self.name, f"{message}; {state}; {end_of(self.log)}")
 
     def wait(self, seconds: float) -> int:
         """Wait for the end; return the exit status.

@@ -219,15 +219,13 @@ class RingSimulation:
     def _conclude(self) -> None:
         """See that the shadow nodes have the last step, as ranks do (`nccl_emu.driver`)."""
         step = self.trainers[0].step
+        state = self.trainers[0].state_safetensors if self._resync else None
         for number, leader in enumerate(self._sessions[0]):
             for _ in range(LAST_TELLS):
-                status = self._status_at_the_end(number)
-                if status.epoch == self.epoch and status.replica_step >= step:
+                if leader.is_replicated(step, self._status_at_the_end(number)):
                     break
-                for sessions in self._sessions:
-                    sessions[number].offer_again()
-                if self._resync:
-                    leader.offer_state(step, self.trainers[0].state_safetensors(), final=True)
+                for rank, sessions in enumerate(self._sessions):
+                    sessions[number].offer_end(step, state if rank == 0 else None)
                 self._insist(self._tell_to_the_end, "the last step")
 
     def _status_at_the_end(self, number: int) -> Status:

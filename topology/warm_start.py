@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from topology.errors import TestbedError
-from topology.processes import Child, spawn
+from topology.processes import Child, end_of, spawn
 from topology.warm_server import MAX_REQUEST_BYTES
 
 PROGRAMS = (
@@ -106,8 +106,7 @@ class WarmStart:
         except OSError as error:
             reply, reason = b"", str(error)
         if not reply:
-            tail = "\n".join(self._log.read_text(errors="replace").splitlines()[-12:])
-            message = f"the process that starts programs does not answer: {reason}; end of {self._log}:\n{tail}"
+            message = f"the process that starts programs does not answer: {reason}; {end_of(self._log)}"
             raise TestbedError("warm start", message)
         answer: dict[str, Any] = json.loads(reply)
         return answer

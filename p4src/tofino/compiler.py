@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
 from pathlib import Path
 
 from p4src.artifacts import ROOT
+from p4src.p4c import find_p4c
 
 TARGETS = {"tofino": ("tna", ()), "tofino2": ("t2na", ("-DTOFINO2",))}
 """Target of ``p4c -b`` -> architecture, and definitions for the preprocessor."""
@@ -14,11 +14,7 @@ TARGETS = {"tofino": ("tna", ()), "tofino2": ("t2na", ("-DTOFINO2",))}
 
 def find_compiler() -> str | None:
     """Return the path of a p4c on PATH that has the Tofino backend; None where there is none."""
-    path = shutil.which("p4c")
-    if path is None:
-        return None
-    help_text = subprocess.run([path, "--target-help"], check=False, capture_output=True, text=True).stdout
-    return path if "tofino2" in help_text else None
+    return find_p4c("tofino2")
 
 
 def compile_for(compiler: str, target: str, output: Path) -> None:

@@ -16,10 +16,9 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 BMV2 = "simple_switch_grpc"
 
 
-def launch(job: str | Path, out: Path, *arguments: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
-    """Run an example by its name, or a job file; return what the program did and its summary."""
-    path = job if isinstance(job, Path) else EXAMPLES / f"{job}.yaml"
-    done = run_program("testbed", "run", path, *arguments, "--out", out)
+def launch(example: str, out: Path, *arguments: str) -> tuple[subprocess.CompletedProcess[str], dict[str, Any]]:
+    """Run an example by its name; return what the program did and its summary."""
+    done = run_program("testbed", "run", EXAMPLES / f"{example}.yaml", *arguments, "--out", out)
     summary = json.loads((out / "summary.json").read_text()) if (out / "summary.json").exists() else {}
     return done, summary
 
@@ -90,7 +89,7 @@ def test_two_switches(tmp_path: Path) -> None:
     shutil.which(BMV2) is None, reason=f"{BMV2} is not on PATH"))])  # fmt: skip
 def test_two_switches_in_mininet(tmp_path: Path, switch: str) -> None:
     arguments = ("--fabric", "mininet", "--switch", switch, "--iterations", "2")
-    done, summary = launch(EXAMPLES / "two-switches.yaml", tmp_path / "out", *arguments)
+    done, summary = launch("two-switches", tmp_path / "out", *arguments)
     assert_proven(done, summary, rows=2)
     assert (summary["switch"], summary["fabric"]) == (switch, "mininet")
     assert {"s1-eth3", "s2-eth4", "s2-eth3"} < captures(tmp_path / "out")

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.softswitch.netns import why_not
+from tests.topology.test_mininet_cleanup import alive, wait_for
 from topology.errors import TestbedError
 from topology.processes import Child, follow
 from topology.warm_start import WarmStart
@@ -119,19 +120,9 @@ def test_programs_are_ended_one_by_one(warm: WarmStart, tmp_path: Path) -> None:
 def test_nothing_outlives_the_server(warm: WarmStart, tmp_path: Path) -> None:
     child = ready(run(warm, tmp_path, "live"))
     warm.close()
-    deadline = time.monotonic() + 10
-    while state(child.pid) not in ("", "Z"):
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_for(lambda: not alive({child.pid}), 10)
     with pytest.raises(TestbedError, match="the process that starts programs does not answer"):
         run(warm, tmp_path, "say", "0")
-
-
-def state(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
-    except OSError:
-        return ""
 
 
 def test_a_server_that_cannot_import_says_why(tmp_path: Path) -> None:

@@ -6,10 +6,7 @@ import os
 import shutil
 from pathlib import Path
 
-DIRECTORY_MODE = 0o700
-"""A checkpoint is as secret as the model: directories are the owner's alone."""
-FILE_MODE = 0o600
-"""And so are files."""
+from jobspec.private_files import make_private_folder, write_private
 
 
 class FileOperations:
@@ -17,13 +14,11 @@ class FileOperations:
 
     def make_directory(self, path: Path) -> None:
         """Create `path`, for its owner alone, and missing parents; an existing directory is fine."""
-        path.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+        make_private_folder(path)
 
     def write(self, path: Path, data: bytes) -> None:
         """Write a file, for its owner alone; its data may still be in memory only."""
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, FILE_MODE)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
+        write_private(path, data)
 
     def sync_file(self, path: Path) -> None:
         """Wait until the file's data is on storage."""

@@ -1,0 +1,57 @@
+"""Files and folders for their owner alone: gradients, states, keys are as secret as the model.
+
+The one place that says so. The modes are given when the file or folder is made, whatever the umask; a later chmod
+would leave a moment in which others can open it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+FOLDER_MODE = 0o700
+"""Of every folder that is made."""
+FILE_MODE = 0o600
+"""Of every file that is written."""
+
+
+def private(path: str, flags: int) -> int:
+    """Open a file for its owner alone: an opener for `open`, as in ``open(path, "wb", opener=private)``.
+
+    A regular file that is there already and that others may open is closed to them before anything is written.
+
+    Raises:
+        OSError: it cannot be opened, or is open to others and not ours to change.
+    """
+    descriptor = os.open(path, flags, FILE_MODE)
+    try:
+        if flags & (os.O_WRONLY | os.O_RDWR):
+            mode = os.fstat(descriptor).st_mode
+            if stat.S_ISREG(mode) and stat.S_IMODE(mode) & 0o077:
+                os.fchmod(descriptor, FILE_MODE)
+    except OSError:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def write_private(path: Path, data: bytes | str) -> None:
+    """Write a whole file, text as UTF-8, for its owner alone; what it held before is replaced.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with open(path, "wb", opener=private) as file:
+        file.write(data.encode() if isinstance(data, str) else data)
+
+
+def make_private_folder(path: Path) -> None:
+    """Make a folder and the missing ones above it, all for their owner alone; one that is there stays as it is.
+
+    Raises:
+        OSError: it cannot be made, or something else has its name.
+    """
+    for folder in (*reversed(path.parents), path):
+        if not folder.is_dir():
+            folder.mkdir(mode=FOLDER_MODE, exist_ok=True)

@@ -21,7 +21,7 @@ PIPELINE := p4src/build/checkmate.p4info.txtpb,p4src/build/checkmate.json
 PYTEST_ARGS ?= -n auto --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help env run-testbed acceptance test lint types layers check p4 tofino proto bench fuzz shell shell-env clean
+.PHONY: help env run-testbed acceptance test lint types layers check p4 tofino proto bench fuzz fuzz-inputs shell shell-env clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -78,6 +78,10 @@ bench: env ## Run all benchmarks, a table each
 
 fuzz: env ## Send random packets through the embedded switch and BMv2, and compare (PACKETS=20000 SEED=0)
 	$(BIN)/python -m tests.switch_contract.fuzz --packets $(or $(PACKETS),20000) --seed $(SEED)
+
+fuzz-inputs: env ## Damage what comes from outside: files, packets, calls (MINUTES=1 SEED=0; SURFACE= COUNT= FIRST=)
+	$(BIN)/python -m tests.fuzz_inputs $(if $(COUNT),--count $(COUNT)) $(if $(MINUTES),--minutes $(MINUTES)) \
+	  $(if $(SURFACE),--surface $(SURFACE)) --seed $(SEED) $(if $(FIRST),--first $(FIRST))
 
 shell-env: $(SHELL_VENV)/.installed ## Create p4runtime-shell's own environment (exact versions of requirements-shell.lock)
 

@@ -1,0 +1,1 @@
+"""Surfaces that fail in every way, for the test of the runner."""

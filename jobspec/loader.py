@@ -12,15 +12,23 @@ from typing import Any
 import yaml
 from pydantic import ValidationError
 
+from jobspec.bounded_files import read_bounded
 from jobspec.checks import problems_between, problems_of
 from jobspec.errors import JobError, Problem
 from jobspec.model import Job
 
 Path_ = tuple[str | int, ...]
-MAX_VALUES = 100_000
-"""Values in one file at most, aliases followed: a few lines of aliases can stand for billions."""
+MAX_BYTES = 1 << 20
+"""Of one file at most."""
+MAX_VALUES = 30_000
+"""Values and keys in one file at most, aliases followed: a few lines of aliases can stand for billions."""
 MAX_DEPTH = 50
 """Levels of nesting at most; a job needs five."""
+MAX_TEXT = 4096
+"""Characters of one value at most."""
+_COLLECTIONS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
+"""Tags of lists and mappings that have no other one."""
+_PLAIN = re.compile(r"\w{1,80}")
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 
@@ -77,18 +85,20 @@ def parse_job(text: str, file: str = "job.yaml") -> JobFile:
     """
     builder = _Builder()
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
+        node = _Composer(text).get_single_node()
         data = builder.build(node, ()) if node is not None else None
     except _Refused as refused:
         problem = Problem(_dotted(refused.path) or "(file)", refused.message, file, refused.line)
         raise JobError([problem]) from refused
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = mark.line + 1 if mark is not None else None
-        what = getattr(error, "problem", None) or " ".join(str(error).split())
-        raise JobError([Problem("(file)", f"not YAML: {what}", file, line)]) from error
-    except RecursionError as error:
-        raise JobError([Problem("(file)", f"nested deeper than {MAX_DEPTH} levels", file)]) from error
+    except yaml.reader.ReaderError as error:
+        line = text.count("\n", 0, error.position) + 1
+        what = f"not YAML: the character U+{ord(text[error.position]):04X} is not allowed"
+        raise JobError([Problem("(file)", what, file, line)]) from error
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark is not None else 1
+        what = f"not YAML: {_shortened(error.problem or error.context or 'unreadable')}"
+        raise JobError([Problem("(file)", what, file, line)]) from error
     lines = builder.lines
     if not isinstance(data, dict):
         kind = "nothing" if data is None else type(data).__name__
@@ -107,12 +117,14 @@ def parse_job(text: str, file: str = "job.yaml") -> JobFile:
 
 def _load(path: Path) -> JobFile:
     try:
-        text = path.read_text(encoding="utf-8")
+        data = read_bounded(path, MAX_BYTES)
+        text = data.decode("utf-8-sig")
     except OSError as error:
         raise JobError([Problem("(file)", f"cannot be read: {error.strerror}", str(path))]) from error
     except UnicodeDecodeError as error:
         what = f"not UTF-8 text: {error.reason} at byte {error.start}"
-        raise JobError([Problem("(file)", what, str(path))]) from error
+        line = data.count(b"\n", 0, error.start) + 1
+        raise JobError([Problem("(file)", what, str(path), line)]) from error
     return parse_job(text, str(path))
 
 
@@ -121,6 +133,28 @@ class _Refused(Exception):
 
     def __init__(self, path: Path_, line: int, message: str) -> None:
         self.path, self.line, self.message = path, line, message
+
+
+class _Composer(yaml.SafeLoader):
+    """Makes nodes of the text, and stops where there are too many, or too deep ones."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        self._depth = self._nodes = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
+        """Compose the node that comes next; see the class."""
+        line = self.peek_event().start_mark.line + 1  # type: ignore[no-untyped-call]
+        self._nodes += 1
+        if self._nodes > MAX_VALUES:
+            raise _Refused((), line, f"holds more than {MAX_VALUES} values and keys")
+        if self._depth > MAX_DEPTH:
+            raise _Refused((), line, f"nested deeper than {MAX_DEPTH} levels")
+        self._depth += 1
+        try:
+            return super().compose_node(parent, index)
+        finally:
+            self._depth -= 1
 
 
 class _Builder:
@@ -136,10 +170,12 @@ class _Builder:
         line = node.start_mark.line + 1
         self._values += 1
         if self._values > MAX_VALUES:
-            raise _Refused((), line, f"holds more than {MAX_VALUES} values; do its aliases (*name) nest?")
+            raise _Refused((), line, f"holds more than {MAX_VALUES} values and keys; do its aliases (*name) nest?")
         if len(path) > MAX_DEPTH:
             raise _Refused((), line, f"nested deeper than {MAX_DEPTH} levels; does an alias hold itself?")
         self.lines[path] = line
+        if not isinstance(node, yaml.ScalarNode) and node.tag not in _COLLECTIONS:
+            raise _Refused(path, line, f"has the tag {_shortened(node.tag)}; remove it")
         if isinstance(node, yaml.MappingNode):
             return self._mapping(node, path)
         if isinstance(node, yaml.SequenceNode):
@@ -153,6 +189,8 @@ class _Builder:
             if not isinstance(key_node, yaml.ScalarNode):
                 raise _Refused(path, line, "a key is a list or a mapping; expected the name of a field")
             key = key_node.value
+            if len(key) > MAX_TEXT:
+                raise _Refused(path, line, f"a key has {len(key)} characters; expected at most {MAX_TEXT}")
             if key in result:
                 raise _Refused((*path, key), line, "the key stands twice; expected once")
             result[key] = self.build(value_node, (*path, key))
@@ -161,10 +199,12 @@ class _Builder:
 
     def _scalar(self, node: yaml.Node, path: Path_) -> Any:
         line = node.start_mark.line + 1
+        if len(node.value) > MAX_TEXT:
+            raise _Refused(path, line, f"has {len(node.value)} characters; expected at most {MAX_TEXT}")
         try:
             value = self._scalars.construct_object(node, deep=True)
         except (ValueError, ArithmeticError) as error:  # 2026-13-45, a number of more than 4300 digits
-            raise _Refused(path, line, f"cannot be read: {error}") from error
+            raise _Refused(path, line, f"cannot be read: {_shortened(str(error))}") from error
         if isinstance(value, int) and value.bit_length() > 63:
             raise _Refused(path, line, "the number is too large; expected less than 2^63")
         return value
@@ -191,6 +231,10 @@ def _shown(value: Any) -> str:
     return short.repr(value)
 
 
+def _shortened(text: str) -> str:
+    return text if len(text) <= 200 and text.isprintable() else _shown(text)
+
+
 def _line_of(lines: dict[Path_, int], path: Path_) -> int | None:
     while path:
         if path in lines:
@@ -202,7 +246,9 @@ def _line_of(lines: dict[Path_, int], path: Path_) -> int | None:
 def _dotted(path: Path_) -> str:
     text = ""
     for part in path:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else part
+        # Fields have names of letters; any other key is shown so that it can be seen, and is short.
+        name = f"[{part}]" if isinstance(part, int) else part if _PLAIN.fullmatch(part) else _shown(part)
+        text += name if isinstance(part, int) or not text else f".{name}"
     return text
 
 

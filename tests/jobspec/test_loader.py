@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import os
 import random
 import string
 from pathlib import Path
@@ -60,7 +62,8 @@ MISTAKES = [
     ("id: 7", "id: seven", "id", "unable to parse string as an integer, found 'seven'"),
     ("id: 7", "id: 65536", "id", "input should be less than or equal to 65535, found 65536"),
     ("id: 7", "id: 0x" + "f" * 20, "id", "too large"),
-    ("id: 7", "id: " + "9" * 5000, "id", "cannot be read"),
+    ("id: 7", "id: " + "9" * 4000, "id", "too large"),
+    ("id: 7", "id: " + "9" * 5000, "id", "has 5000 characters; expected at most 4096"),
     ("id: 7", "id: 2026-13-45", "id", "month must be in 1..12"),
     ("id: 7", "id: [7]", "id", "Input should be a valid integer"),
     ("device_id: 1", "device_id: 0", "switch.device_id", "greater than or equal to 1, found 0"),
@@ -172,20 +175,58 @@ def test_all_mistakes_are_told_at_once() -> None:
         ("version: 1\n\tname: a\n", 2, "not YAML"),
         ("a: *nowhere\n", 1, "not YAML: found undefined alias"),
         ("a: 1\n---\nb: 2\n", 2, "not YAML"),
-        ("a: !!python/object/apply:os.getcwd []\n", 1, "is not a field"),
+        ("a: !!python/object/apply:os.getcwd []\n", 1, "has the tag tag:yaml.org,2002:python/object/apply:os.getcwd"),
         ("a: !python x\n", 1, "not YAML: could not determine a constructor for the tag"),
         ("version: 1\nversion: 1\n", 2, "the key stands twice"),
         ("version: 1\n? [a, b]\n: 1\n", 2, "a key is a list or a mapping"),
         ("a: &a\n  - *a\n", 1, "nested deeper than 50 levels; does an alias hold itself?"),
         ("a: " + "[" * 60 + "]" * 60, 1, "nested deeper"),
-        ("[" * 1200, None, "nested deeper"),
-        ("a: \0", None, "not YAML: unacceptable character"),
+        ("[" * 1200, 1, "nested deeper"),
+        ("- a\n- " + "{a: " * 60, 2, "nested deeper"),
+        ("\n\n" + "? " * 60, 3, "nested deeper"),
+        ("a: \0", 1, "not YAML: the character U+0000 is not allowed"),
+        ("a: 1\r\n\r\nb: '\x1b'\n", 3, "not YAML: the character U+001B is not allowed"),
+        ("a: !python []\n", 1, "has the tag !python; remove it"),
+        ("a: 1\nb: !!set {a}\n", 2, "has the tag tag:yaml.org,2002:set; remove it"),
     ],
 )
 def test_what_is_no_job_file_is_told(text: str, line: int | None, words: str) -> None:
     found = problems(text)
     assert any(words in problem.message for problem in found)
     assert next(problem.line for problem in found if words in problem.message) == line
+
+
+def test_long_keys_and_many_keys_are_refused_with_their_line() -> None:
+    [problem] = problems("\n? " + "k" * 5000 + "\n: 1\n")
+    assert (problem.line, problem.message) == (2, "a key has 5000 characters; expected at most 4096")
+    [problem] = problems("".join(f"k{i}:\n" for i in range(MAX_VALUES)))
+    assert problem.line == MAX_VALUES // 2  # the mapping counts too
+    assert f"more than {MAX_VALUES} values and keys" in problem.message
+
+
+def test_a_file_of_three_megabytes_is_refused_unread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "large.yaml"
+    path.write_text("".join(f"key{i}: value\n" for i in range(200_000)))
+    monkeypatch.setattr(yaml.SafeLoader, "__init__", None)  # whoever composes fails
+    with pytest.raises(
+        JobError, match=r"large.yaml: \(file\): cannot be read: it has 3,\d+,\d+ bytes, more than 1,048,576"
+    ):
+        load_jobs([path])
+
+
+def test_a_byte_order_mark_is_skipped_and_a_pipe_refused(tmp_path: Path) -> None:
+    (tmp_path / "job.yaml").write_bytes(b"\xef\xbb\xbf" + TEXT.encode())
+    assert load_jobs([tmp_path / "job.yaml"])[0].job == parse_job(TEXT).job
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(JobError, match="not a regular file"):
+        load_jobs([tmp_path / "pipe"])
+
+
+@pytest.mark.parametrize("key", ["k" * 3000, "\x85", "a b", "\u202e"], ids=["long", "new line", "space", "override"])
+def test_a_key_is_shown_short_and_printable(key: str) -> None:
+    [problem] = problems(f"{TEXT}\n{json.dumps(key)}: 1\n")
+    assert str(problem).isprintable()
+    assert len(str(problem)) < 300
 
 
 def nested_aliases() -> list[str]:
@@ -224,7 +265,7 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path: Path) -> None:
     assert texts == [
         f"{tmp_path}/none.yaml: (file): cannot be read: No such file or directory",
         f"{tmp_path}: (file): cannot be read: Is a directory",
-        f"{binary}: (file): not UTF-8 text: invalid start byte at byte 6",
+        f"{binary}:1: (file): not UTF-8 text: invalid start byte at byte 6",
     ]
 
 

@@ -73,8 +73,9 @@ tofino: env ## Compile for Tofino 1 and 2 (where a p4c with that backend is on P
 proto: env ## Regenerate the side channel's messages and stubs
 	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. jobspec/sidechannel/side_channel.proto
 
-bench: env ## Run all benchmarks, a table each
-	@for file in bench/*.py; do echo "== $$file"; $(BIN)/python $$file || exit 1; done
+bench: OUT = out/bench
+bench: env ## Measure the speed of the data paths as ratios within one run (QUICK=1: small and short; OUT=out/bench)
+	$(BIN)/python -m bench.run $(if $(filter-out 0,$(QUICK)),--quick) --out $(OUT)
 
 fuzz: env ## Send random packets through the embedded switch and BMv2, and compare (PACKETS=20000 SEED=0)
 	$(BIN)/python -m tests.switch_contract.fuzz --packets $(or $(PACKETS),20000) --seed $(SEED)

@@ -50,7 +50,7 @@ class GroupProgress(GroupState):
                 # A replay of its own, so that the one of the step before is there should this step fail.
                 before = current.timeline.at(step - 1).optimizer
                 replay, constants = carried_over(change, before, self._base, constants)
-            replay.apply(slot, records[0].update)
+            replay.apply(slot.memory, slot.plan.bucket_offsets, records[0].update)
             tensors = replay.snapshot()
             digest = replay.parameter_digest() if expected else b""
         except Exception as error:  # whatever torch raises, the step before stays valid

@@ -8,6 +8,7 @@ for bit.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 import torch
 
@@ -16,7 +17,8 @@ from jobspec.sidechannel.digest import parameter_digest
 from jobspec.tensors import TORCH_DTYPES, bytes_of
 from shadow_rx.description import GroupPlan, OptimizerPlan, Update, new_optimizer, state_keys
 from shadow_rx.errors import invalid
-from shadow_rx.slots import StepSlot, bucket_offsets
+from shadow_rx.pool import BufferPool
+from shadow_rx.slots import ALIGNMENT, bucket_offsets
 
 Tensors = dict[str, torch.Tensor]
 """``param/<parameter>`` and ``optim/<parameter>/<key>``."""
@@ -52,6 +54,7 @@ class Replay:
         self._optimizer = new_optimizer(plan, groups)
         for name, values in optim.items():
             self._optimizer.state[self._params[name]] = {key: _copy(value) for key, value in values.items()}
+        self._pool = BufferPool(0)
 
     def _check_state(self, index: int, group: GroupPlan, optim: dict[str, Tensors]) -> None:
         """Refuse optimizer state that is torn: a group has all of its state, or none (a new optimizer)."""
@@ -78,14 +81,35 @@ class Replay:
                     found = f"{state[key].dtype} {tuple(state[key].shape)}"
                     raise invalid("data", f"tensor 'optim/{name}/{key}' is {found}, expected floating point {shape}")
 
-    def apply(self, slot: StepSlot, update: Update) -> None:
-        """Advance by one step with the gradient in `slot`, as the ranks did it (`update`).
+    def apply(self, memory: bytearray, offsets: Sequence[int], update: Update) -> None:
+        """Advance by one step with a gradient, as the ranks did it (`update`).
 
         Raises whatever torch raises, and may then have changed some parameters and not others: the caller
         restores the tensors of the step before. (It holds them anyway: every applied step is copied for
         publication.)
+
+        Args:
+            memory: the gradient's buckets, little-endian; read only.
+            offsets: first byte of each bucket in `memory`, as `bucket_offsets` says.
+            update: what the step did besides using the gradient.
         """
-        self._apply(slot.memory, slot.plan.bucket_offsets, update)
+        flat = torch.frombuffer(memory, dtype=torch.uint8) if memory else torch.empty(0, dtype=torch.uint8)
+        for place in self._layout.slots:
+            param = self._params[place.param.name]
+            start = offsets[place.bucket] + place.offset * place.param.dtype.itemsize
+            end = start + place.param.elements * place.param.dtype.itemsize
+            grad = flat[start:end].view(param.dtype).view(param.shape)
+            # As the ranks' grad.mul_(scale): the slot's own bytes stay, they may go into the log.
+            param.grad = grad if update.scale is None else grad * update.scale
+        try:
+            for group, changed in zip(self._optimizer.param_groups, update.options, strict=True):
+                group.update(changed)
+            if not update.skipped:
+                self._optimizer.step()
+        finally:
+            # The slot's memory is used again for a later step.
+            for param in self._params.values():
+                param.grad = None
 
     def apply_gradient(self, gradient: bytes | bytearray, update: Update) -> None:
         """Advance by one step with a stored gradient: buckets in layout order, without padding (`Snapshot.gradient`).
@@ -102,26 +126,7 @@ class Replay:
         for start, bucket in zip(offsets, self._layout.buckets, strict=True):
             memory[start : start + bucket.nbytes] = gradient[position : position + bucket.nbytes]
             position += bucket.nbytes
-        self._apply(memory, offsets, update)
-
-    def _apply(self, data: bytearray, offsets: Sequence[int], update: Update) -> None:
-        memory = torch.frombuffer(data, dtype=torch.uint8) if data else torch.empty(0, dtype=torch.uint8)
-        for place in self._layout.slots:
-            param = self._params[place.param.name]
-            start = offsets[place.bucket] + place.offset * place.param.dtype.itemsize
-            end = start + place.param.elements * place.param.dtype.itemsize
-            grad = memory[start:end].view(param.dtype).view(param.shape)
-            # As the ranks' grad.mul_(scale): the slot's own bytes stay, they may go into the log.
-            param.grad = grad if update.scale is None else grad * update.scale
-        try:
-            for group, changed in zip(self._optimizer.param_groups, update.options, strict=True):
-                group.update(changed)
-            if not update.skipped:
-                self._optimizer.step()
-        finally:
-            # The slot's memory is used again for a later step.
-            for param in self._params.values():
-                param.grad = None
+        self.apply(memory, offsets, update)
 
     def snapshot(self) -> Tensors:
         """Return copies of all tensors: what is published must never change with the next step.
@@ -130,14 +135,22 @@ class Replay:
             ShadowError: the optimizer keeps an object that is no tensor and so has no place in a recovery
             point.
         """
-        tensors = {f"param/{name}": param.clone() for name, param in self._params.items()}
+        tensors: Tensors = {f"param/{name}": param for name, param in self._params.items()}
         for name, param in self._params.items():
             for key, value in self._optimizer.state.get(param, {}).items():
                 if torch.is_tensor(value):
-                    tensors[f"optim/{name}/{key}"] = value.clone()
+                    tensors[f"optim/{name}/{key}"] = value
                 elif value is not None:
                     raise invalid(f"optim/{name}/{key}", f"is a {type(value).__name__}, expected a tensor")
-        return tensors
+        ends = list(accumulate(-(-value.nbytes // ALIGNMENT) * ALIGNMENT for value in tensors.values()))
+        if ends[-1] != self._pool.nbytes:
+            self._pool = BufferPool(ends[-1])
+        memory = torch.from_numpy(self._pool.take())
+        copies: Tensors = {}
+        for (name, value), start in zip(tensors.items(), [0, *ends], strict=False):
+            place = memory[start : start + value.nbytes].view(value.dtype).view(value.shape)
+            copies[name] = place.copy_(value.detach())
+        return copies
 
     def restore(self, snapshot: Mapping[str, torch.Tensor]) -> None:
         """Go back to the state in `snapshot` (from the method of that name), which is copied."""

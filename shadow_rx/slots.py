@@ -13,7 +13,7 @@ from jobspec.schedule import FrameSlot, StepPlan, step_plan
 from shadow_rx.frames import Frame, FrameCopy, FrameIdentity
 from shadow_rx.variants import SideBuffer
 
-_ALIGNMENT = 64
+ALIGNMENT = 64
 """Buckets begin on cache lines, which suits every element type."""
 
 
@@ -55,7 +55,7 @@ def bucket_offsets(layout: Layout) -> tuple[tuple[int, ...], int]:
     position = 0
     for bucket in layout.buckets:
         offsets.append(position)
-        position += -(-bucket.nbytes // _ALIGNMENT) * _ALIGNMENT
+        position += -(-bucket.nbytes // ALIGNMENT) * ALIGNMENT
     return tuple(offsets), position
 
 

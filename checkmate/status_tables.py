@@ -23,6 +23,10 @@ def status_view(node: pb.NodeStatus, address: str | None) -> RenderableType:
     where = f" at {address}" if address is not None else ""
     head = f"shadow node [bold]{escape(node.shadow)}[/]{escape(where)}, job {escape(node.job)}"
     parts: list[RenderableType] = [f"{head}, version {escape(node.version)}"]
+    for part in node.parts:
+        if part.trouble or part.lost:
+            lost = f"{part.lost} lost" if part.lost else ""
+            parts.append(f"[red]{escape(part.name)}[/]: {escape('; '.join(filter(None, (part.trouble, lost))))}")
     for status in node.groups:
         parts += ["", *_group(status)]
     return Group(*parts)

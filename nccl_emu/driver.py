@@ -112,16 +112,16 @@ class RankDriver:
         try:
             sessions = self._join()
             # One for each node: what one does not take must not hold up what the others get.
-            senders += [RecordSender(session) for session in sessions]
+            senders += [RecordSender(session, self._reporter.thread_died) for session in sessions]
             meter = StepMeter(self._node, self.trainer)
             for step in range(self.trainer.step + 1, self.options.iterations + 1):
                 self._train(step, senders, meter)
             self._node.close(time.monotonic())
             self._run_until(lambda: self._node.closed)
             for sender, session, channel in zip(senders, sessions, self._channels, strict=True):
-                if not sender.finish(self.options.timeout):
-                    message = f"step records still wait after {self.options.timeout} s"
-                    raise SideChannelError("RecordStep", "DEADLINE_EXCEEDED", message, channel.address)
+                unsent = sender.finish(self.options.timeout)
+                if unsent is not None:
+                    raise SideChannelError("RecordStep", "DEADLINE_EXCEEDED", unsent, channel.address)
                 self._conclude(session, channel)
         except BaseException:
             # As a kernel does for a process that dies: the peers need not wait for their timeouts.

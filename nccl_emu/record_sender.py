@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 
 from jobspec.sidechannel.side_channel_pb2 import ChangeRequest, StepRecord
+from jobspec.supervised import SupervisedThread, Told
 from nccl_emu.shadow_session import ShadowSession
 
 _RETRY_SECONDS = 0.1
@@ -14,13 +15,13 @@ _RETRY_SECONDS = 0.1
 class RecordSender:
     """A thread around a session."""
 
-    def __init__(self, session: ShadowSession) -> None:
-        """Start the thread; from now on it alone sends."""
+    def __init__(self, session: ShadowSession, on_death: Told | None = None) -> None:
+        """Start the thread; from now on it alone sends. `on_death` is told where it ends by what nobody expected."""
         self._session = session
         self._changed = threading.Condition()
         self._finishing = False
         self._abandoned = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="step records", daemon=True)
+        self._thread = SupervisedThread("step records", self._run, on_death)
         self._thread.start()
 
     def send(self, record: StepRecord) -> None:
@@ -43,14 +44,17 @@ class RecordSender:
             self._session.offer_state(step, state, final=final)
             self._changed.notify()
 
-    def finish(self, timeout: float) -> bool:
-        """Send what is queued and stop; returns False when that took longer than `timeout` seconds."""
+    def finish(self, timeout: float) -> str | None:
+        """Send what is queued and stop, within `timeout` seconds; return why it could not all be sent, None if it was.
+
+        A sender whose thread has died sends nothing any more.
+        """
         with self._changed:
             self._finishing = True
             self._changed.notify()
         self._thread.join(timeout)
         self._abandoned.set()
-        return not self._thread.is_alive()
+        return f"step records still wait after {timeout} s" if self._thread.alive else self._thread.trouble
 
     def _run(self) -> None:
         while True:

@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any, TextIO
 
+from jobspec.private_files import make_private_folder, write_private
 from nccl_emu.step_meter import StepResult
 
 
@@ -22,7 +23,7 @@ class Reporter:
             epoch: incarnation of the communicator.
             stream: takes the events, each flushed at once.
         """
-        out.mkdir(parents=True, exist_ok=True)
+        make_private_folder(out)
         self._out = out
         self._rank, self._epoch = rank, epoch
         self._stream = stream
@@ -42,7 +43,7 @@ class Reporter:
         if state is not None:
             path = self._out / f"state-{result.step:08d}.safetensors"
             partial = path.with_suffix(".partial")
-            partial.write_bytes(state)
+            write_private(partial, state)
             partial.replace(path)
         self._results.write(json.dumps(result.to_json()) + "\n")
         self._results.flush()
@@ -51,6 +52,10 @@ class Reporter:
     def record_lost(self, step: int, reason: str) -> None:
         """The shadow could not be told of a step; training goes on."""
         self._event("record_lost", step=step, reason=reason)
+
+    def thread_died(self, name: str, trouble: str) -> None:
+        """A thread ended by what nobody expected; training goes on, and ends with an error."""
+        self._event("thread_died", thread=name, trouble=trouble)
 
     def done(self, step: int, accuracy: float) -> None:
         """Everything is trained and closed."""

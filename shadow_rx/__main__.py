@@ -1,7 +1,8 @@
 """A shadow node as a process: ``python -m shadow_rx --job FILE --shadow NAME --iface NAME --listen ADDRESS``.
 
 Prints one JSON line on standard output when it listens and captures (``"event": "ready"``) and one with the
-final status after SIGTERM or SIGINT (``"event": "final"``). Problems go to standard error, with exit code 2.
+final status after SIGTERM or SIGINT (``"event": "final"``). Problems go to standard error, with exit code 2. Should
+the thread that captures or the one that stores die, the process ends by itself, with exit code 1.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -117,6 +119,15 @@ def _run(arguments: argparse.Namespace) -> int:
     tls = tls_options(arguments, os.environ)
     own = tls.credentials()
     named = ClientTls(own, tls.server_name or server_name(Role.SHADOW, core.job.name)) if own is not None else None
+    dead: list[str] = []
+    waiting = threading.get_ident()
+
+    def died(name: str, trouble: str) -> None:
+        # Without this thread nothing more is replicated, or stored: whoever looks after the process starts it again.
+        dead.append(f"thread {name} {trouble}")
+        # To the thread that waits for it: others, of libraries, may not block the signal.
+        signal.pthread_kill(waiting, signal.SIGTERM)
+
     publisher = None
     if arguments.store is not None:
         store = RecoveryStore(
@@ -127,7 +138,7 @@ def _run(arguments: argparse.Namespace) -> int:
         store.open()  # what is wrong with it shows now, and not with the first step
         if arguments.resume:
             _resume(core, store, arguments.events)
-        publisher = BackgroundPublisher(store, arguments.queue)
+        publisher = BackgroundPublisher(store, arguments.queue, on_death=died)
     torch.set_num_threads(arguments.threads)
     # torch imports its compiler with the first optimizer step, which takes seconds: not while a rank waits.
     state_keys("SGD", {}, torch.float32)
@@ -143,10 +154,13 @@ def _run(arguments: argparse.Namespace) -> int:
         else:
             node = ShadowNode(core, time.monotonic, publisher, events)
         stack.callback(node.close)
+        if publisher is not None:
+            node.watch(publisher.part)
         if arguments.resume and arguments.peer:
             _resume_from_peers(node, dict(arguments.peer), named)
-        capture = LiveCapture(node, arguments.iface)
+        capture = LiveCapture(node, arguments.iface, died)
         stack.callback(capture.stop)
+        node.watch(capture.part)
         access_log = None
         if arguments.access_log is not None:
             access_log = AccessLog(arguments.access_log)
@@ -161,9 +175,11 @@ def _run(arguments: argparse.Namespace) -> int:
                 node, arguments.metrics, tls=own, any_client=arguments.tls_any_client, access_log=access_log
             )  # fmt: skip
             stack.callback(metrics.stop)
+            node.watch(metrics.part)
         capture.start()
         if arguments.peer:
-            stack.enter_context(PeerDriver(node, dict(arguments.peer), named, _peer_trouble))
+            peers = stack.enter_context(PeerDriver(node, dict(arguments.peer), named, _peer_trouble))
+            node.watch(peers.part)
         _tell(
             event="ready",
             job=core.job.name,
@@ -181,7 +197,9 @@ def _run(arguments: argparse.Namespace) -> int:
         event="final", shadow=core.shadow, capture_error=capture.error, side_channel_log_error=log_error,
         groups=statuses,
     )  # fmt: skip
-    return 0
+    for line in dead:
+        print(f"shadow {core.shadow}: {line}", file=sys.stderr)
+    return 1 if dead else 0
 
 
 def _resume_from_peers(node: ShadowNode, addresses: Mapping[str, str], tls: ClientTls | None) -> None:

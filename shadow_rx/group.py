@@ -312,6 +312,13 @@ class GroupReplica(GroupProgress):
         if self._epoch is not None:
             self._epoch.peers = True
 
+    def use_no_peers(self, now: float) -> None:
+        """Wait for other shadow nodes no longer, from time `now` on."""
+        self._repair = None
+        if self._epoch is not None:
+            self._epoch.peers = False
+            self._advance(now)
+
     def peer_request(self, now: float) -> PeerRequest | None:
         """Return what to ask the other shadow nodes of the group for at time `now`, None for nothing."""
         current = self._epoch

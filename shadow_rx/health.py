@@ -11,6 +11,18 @@ from shadow_rx.histogram import Distribution
 
 
 @dataclass(frozen=True)
+class Part:
+    """A part of a shadow node that works beside the replication: a thread, or a log."""
+
+    name: str
+    """What it is."""
+    trouble: str | None = None
+    """Why it does not work, or not fully; None while it does."""
+    lost: int = 0
+    """Of logs: lines or messages that are not in it."""
+
+
+@dataclass(frozen=True)
 class Lag:
     """How far one of the three step numbers is behind the one before it."""
 

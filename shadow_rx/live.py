@@ -2,24 +2,29 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import select
 import socket
 import struct
-import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import scapy.layers.l2  # noqa: F401 - tells the socket what Ethernet is
 from scapy.arch.linux import L2ListenSocket
 
+from jobspec.supervised import SupervisedThread, Told
+from shadow_rx.health import Part
 from shadow_rx.node import ShadowNode
 
 RECEIVE_BUFFER_BYTES = 64 << 20
 """Socket buffer: what arrives while an optimizer step is applied waits here."""
 _BATCH = 256
-"""Most frames that are handed to the node at a time."""
+"""Most frames of an interface that are handed to the node at a time, before it is another one's turn."""
 _SO_RCVBUFFORCE = 33
 """Of asm-generic/socket.h: SO_RCVBUF beyond net.core.rmem_max, for CAP_NET_ADMIN."""
+_SO_ATTACH_FILTER = 26
+_TAKE_NOTHING = struct.pack("HBBI", 0x06, 0, 0, 0)
+"""A socket filter (linux/filter.h) of one instruction: return 0 bytes of each packet."""
 _SOL_PACKET = 263
 _PACKET_STATISTICS = 6
 """packet(7): frames seen and dropped since the option was last read."""
@@ -38,8 +43,13 @@ class LiveCapture:
         error: which interfaces were given up by and by and why (they vanished or were set down), None while none was.
     """
 
-    def __init__(self, node: ShadowNode, interfaces: Sequence[str]) -> None:
+    def __init__(self, node: ShadowNode, interfaces: Sequence[str], on_death: Told | None = None) -> None:
         """Open a promiscuous packet socket on each interface; frames that arrive from now on are captured.
+
+        Args:
+            node: is fed, in a thread of its own.
+            interfaces: their names.
+            on_death: told where the thread ends by what nobody expected.
 
         Raises:
             OSError: no such interface, or no permission (CAP_NET_RAW).
@@ -53,8 +63,9 @@ class LiveCapture:
         except BaseException:
             self._close_sockets()
             raise
+        self._sockets_left = set(self._sockets)
         self._wake_read, self._wake_write = os.pipe()
-        self._thread = threading.Thread(target=self._run, name="shadow-capture", daemon=True)
+        self._thread = SupervisedThread("capture", self._run, on_death)
         self.error: str | None = None
 
     def start(self) -> None:
@@ -64,11 +75,14 @@ class LiveCapture:
     def stop(self) -> None:
         """Hand over what was captured so far, then stop; also before `start`."""
         os.write(self._wake_write, b"x")
-        if self._thread.ident is not None:
-            self._thread.join()
+        self._thread.join()
         self._close_sockets()
         os.close(self._wake_read)
         os.close(self._wake_write)
+
+    def part(self) -> Part:
+        """Return how it is."""
+        return Part("capture", self._thread.trouble or self.error)
 
     def _open(self, interface: str) -> None:
         wire = L2ListenSocket(iface=interface, promisc=True)
@@ -89,29 +103,40 @@ class LiveCapture:
         for descriptor in self._sockets:
             poll.register(descriptor, select.POLLIN)
         poll.register(self._wake_read, select.POLLIN)
-        working = set(self._sockets)
-        stopping = False
-        while not stopping and working:
-            stopping = any(descriptor == self._wake_read for descriptor, _ in poll.poll())
-            # What was captured before `stop` is handed over too, also where poll did not name its socket.
-            for descriptor in sorted(working):
-                try:
-                    while self._take_batch(self._sockets[descriptor]):
-                        continue
-                except OSError as error:
+        while self._sockets_left:
+            ready = {descriptor for descriptor, _ in poll.poll()}
+            if self._wake_read in ready:
+                break
+            # One batch of each, so that one that is flooded does not keep out the others.
+            for descriptor in sorted(ready):
+                if self._try(descriptor, self._take_batch) is None:
                     poll.unregister(descriptor)
-                    working.remove(descriptor)
-                    trouble = f"interface {self._names[descriptor]}: {error}"
-                    self.error = f"{self.error}; {trouble}" if self.error else trouble
+        # What came before `stop` is handed over too; nothing more comes in, so that it ends.
+        for descriptor in sorted(self._sockets_left):
+            self._try(descriptor, _take_no_more)
+            while self._try(descriptor, self._take_batch):
+                continue
+
+    def _try(self, descriptor: int, action: Callable[[L2ListenSocket], int]) -> int | None:
+        """Return what `action` does with a socket; give the socket up, and return None, where it fails."""
+        try:
+            return action(self._sockets[descriptor])
+        except OSError as error:
+            self._sockets_left.discard(descriptor)
+            trouble = f"interface {self._names[descriptor]}: {error}"
+            self.error = f"{self.error}; {trouble}" if self.error else trouble
+            return None
 
     def _take_batch(self, wire: L2ListenSocket) -> int:
-        """Hand at most one batch to the node; return how many frames it had."""
+        """Hand at most one batch to the node; return how many frames were read."""
         frames: list[bytes] = []
-        while len(frames) < _BATCH:
+        read = 0
+        while read < _BATCH:
             try:
                 _, frame, _ = wire.recv_raw()
             except BlockingIOError:
                 break
+            read += 1
             if frame:
                 frames.append(frame)
         if frames:
@@ -120,4 +145,11 @@ class LiveCapture:
         dropped = int(struct.unpack("II", wire.ins.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, 8))[1])
         if dropped:
             self._node.count_kernel_drops(dropped)
-        return len(frames)
+        return read
+
+
+def _take_no_more(wire: L2ListenSocket) -> int:
+    """Have the kernel keep further frames from a socket; what is in its buffer stays."""
+    code = ctypes.create_string_buffer(_TAKE_NOTHING)
+    wire.ins.setsockopt(socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HP", 1, ctypes.addressof(code)))
+    return 0

@@ -6,7 +6,6 @@ counted here: every sample is a field of the status (`shadow_rx.status`), so tha
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -17,9 +16,11 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.registry import Collector
 
 from jobspec.reasons import GapReason
+from jobspec.supervised import SupervisedThread
 from jobspec.tls import Credentials
 from shadow_rx.access_log import Access, AccessLog
 from shadow_rx.errors import invalid
+from shadow_rx.health import Part
 from shadow_rx.histogram import Distribution
 from shadow_rx.metrics_http import metrics_http
 from shadow_rx.node import ShadowNode
@@ -238,6 +239,10 @@ HISTOGRAMS: tuple[HistogramSpec, ...] = (
 )
 """Histograms of a group."""
 
+PART_UP = f"{PREFIX}part_up"
+PART_UP_TEXT = "1 while a part of the node works: a thread, or a log; 0 while it does not, or not fully."
+PART_LOST = f"{PREFIX}part_lost_total"
+PART_LOST_TEXT = "Lines or messages that are not in a log, by part."
 BUILD_INFO = f"{PREFIX}build_info"
 BUILD_TEXT = "Always 1; the labels tell which program runs."
 
@@ -246,7 +251,7 @@ def metric_names() -> Mapping[str, str]:
     """Return all names as they are scraped, histograms without suffix, and what each tells."""
     names = {spec.full_name: spec.text for spec in METRICS}
     names.update((f"{PREFIX}{spec.name}", spec.text) for spec in HISTOGRAMS)
-    return MappingProxyType({**names, BUILD_INFO: BUILD_TEXT})
+    return MappingProxyType({**names, PART_UP: PART_UP_TEXT, PART_LOST: PART_LOST_TEXT, BUILD_INFO: BUILD_TEXT})
 
 
 class ShadowCollector(Collector):
@@ -267,6 +272,17 @@ class ShadowCollector(Collector):
         info = GaugeMetricFamily(BUILD_INFO, BUILD_TEXT, labels=("training_job", "shadow", "version"))
         info.add_metric((core.job.name, core.shadow, program_version()), 1)
         yield info
+        labels = ("training_job", "shadow", "part")
+        up, lost = (
+            GaugeMetricFamily(PART_UP, PART_UP_TEXT, labels=labels),
+            CounterMetricFamily(PART_LOST, PART_LOST_TEXT, labels=labels),
+        )
+        for part in self._node.parts():
+            named = (core.job.name, core.shadow, part.name)
+            up.add_metric(named, float(part.trouble is None))
+            lost.add_metric(named, part.lost)
+        yield up
+        yield lost
         for spec in METRICS:
             family: CounterMetricFamily | GaugeMetricFamily
             kind = CounterMetricFamily if spec.kind == "counter" else GaugeMetricFamily
@@ -319,10 +335,14 @@ class MetricsServer:
             self._server = metrics_http(host.strip("[]"), int(port), registry, tls, job, self._told)
         except OSError as error:
             raise invalid("metrics", f"cannot listen on {address!r}: {error}") from error
-        self._thread = threading.Thread(target=self._server.serve_forever, name="metrics", daemon=True)
+        self._thread = SupervisedThread("metrics", self._server.serve_forever)
         self._thread.start()
         self.address = f"{host}:{self._server.server_port}"
         """Address that a scraper reaches it at: ``http://ADDRESS/metrics``."""
+
+    def part(self) -> Part:
+        """Return how the thread is that accepts connections."""
+        return Part("metrics", self._thread.trouble)
 
     def _told(self, use: Access) -> None:
         if self._access_log is not None:
@@ -331,6 +351,7 @@ class MetricsServer:
 
     def stop(self) -> None:
         """Stop listening, and return when all is over."""
-        self._server.shutdown()
+        if self._thread.trouble is None:  # `shutdown` waits for the loop, and for ever where it is over
+            self._server.shutdown()
         self._server.server_close()
         self._thread.join()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import socket
 import ssl
+import sys
 from collections.abc import Callable
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
@@ -58,7 +59,10 @@ def metrics_http(
             if isinstance(self.connection, ssl.SSLSocket) and not self._admitted(self.connection, use):
                 told(use)
                 return
-            super().handle()
+            try:
+                super().handle()
+            except OSError as error:  # the client went away, or said nothing
+                use.result, use.detail = "CANCELLED", str(error)
             told(use)
 
         def _admitted(self, connection: ssl.SSLSocket, use: Access) -> bool:
@@ -77,6 +81,11 @@ def metrics_http(
 
     class Server(ThreadingWSGIServer):
         address_family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+
+        def handle_error(self, request: Any, client_address: Any) -> None:
+            """Print what nobody expected; a connection that breaks is no error of ours."""
+            if not isinstance(sys.exc_info()[1], OSError):
+                super().handle_error(request, client_address)
 
     server = make_server(host, port, make_wsgi_app(registry), Server, handler_class=Handler)
     if tls is not None:

@@ -12,6 +12,7 @@ from jobspec.sidechannel import side_channel_pb2 as pb
 from shadow_rx.core import ShadowCore
 from shadow_rx.durable.policy import Point
 from shadow_rx.errors import Refusal, ShadowError, invalid
+from shadow_rx.health import Part
 from shadow_rx.load import LoadMeter
 from shadow_rx.peer import PeerRepair, PeerRequest
 from shadow_rx.publisher import Publisher, Written
@@ -66,6 +67,7 @@ class ShadowNode:
         # Reentrant, because a DirectPublisher reports while the lock is held.
         self._lock = threading.RLock()
         self._changed = threading.Condition(self._lock)
+        self._parts: list[Callable[[], Part]] = []
         if publisher is not None:
             publisher.start(self._published)
 
@@ -155,6 +157,14 @@ class ShadowNode:
                 if group.name in self._core.groups and known.intersection(group.shadows):
                     self._core.group(group.name).use_peers(PeerRepair(grace))
 
+    def use_no_peers(self) -> None:
+        """Wait for other shadow nodes no longer: nobody asks them any more."""
+        with self._changed:
+            for name in self._core.groups:
+                replica = self._core.group(name)
+                replica.use_no_peers(self._clock())
+                self._handle(replica.take_events())
+
     def peer_request(self, group: str) -> PeerRequest | None:
         """See `GroupReplica.peer_request`."""
         with self._changed:
@@ -209,6 +219,14 @@ class ShadowNode:
             store_seconds=meter.store_seconds,
         )
         return replace(status, health=health)
+
+    def watch(self, look: Callable[[], Part]) -> None:
+        """Have `parts` tell of what `look` returns."""
+        self._parts.append(look)
+
+    def parts(self) -> list[Part]:
+        """Return how the parts are that work beside the replication."""
+        return [look() for look in self._parts]
 
     def explain(self, group: str, step: int) -> Gap | None:
         """See `ShadowCore.explain`."""

@@ -11,10 +11,12 @@ import grpc
 
 from jobspec.sidechannel import side_channel_pb2 as pb
 from jobspec.sidechannel import side_channel_pb2_grpc as rpc
+from jobspec.supervised import SupervisedThread
 from jobspec.tls import ClientTls, open_channel
 from jobspec.tls.probe import Answer, probe
 from shadow_rx.core import ShadowCore
 from shadow_rx.errors import Refusal, ShadowError, invalid
+from shadow_rx.health import Part
 from shadow_rx.node import ShadowNode
 from shadow_rx.peer import PeerRequest
 from shadow_rx.snapshot import EncodedPoint
@@ -201,7 +203,13 @@ class PeerDriver:
         self._node = node
         self._peers = {name: GrpcPeer(address, tls) for name, address in addresses.items()}
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="shadow-peers", daemon=True)
+        # What nobody asks for any more must not be waited for.
+        self._thread = SupervisedThread("peers", self._run, lambda *_: node.use_no_peers())
+
+    def part(self) -> Part:
+        """Return how it is: the nodes that refuse us or we them."""
+        troubles = [f"{name}: {peer.trouble}" for name, peer in self._peers.items() if peer.trouble is not None]
+        return Part("peers", self._thread.trouble or "; ".join(troubles) or None)
 
     def __enter__(self) -> Self:
         """Begin to ask."""

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
+from jobspec.supervised import SupervisedThread, Told
 from shadow_rx.durable.policy import Point
-from shadow_rx.health import StoreStatus
+from shadow_rx.health import Part, StoreStatus
 from shadow_rx.snapshot import Snapshot
 from shadow_rx.store import RecoveryStore, StoreResult
 from shadow_rx.store_queue import StoreQueue
@@ -99,8 +100,20 @@ class BackgroundPublisher:
     before the next.
     """
 
-    def __init__(self, store: RecoveryStore, depth: int = 4, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        store: RecoveryStore,
+        depth: int = 4,
+        clock: Callable[[], float] = time.monotonic,
+        on_death: Told | None = None,
+    ) -> None:
         """Write to `store`; at most `depth` points of each group wait besides the one that is being written.
+
+        Args:
+            store: where to.
+            depth: most points of each group that wait.
+            clock: what writing is timed with.
+            on_death: told where the thread ends by what nobody expected.
 
         Raises:
             ValueError: `depth` is below 1.
@@ -111,12 +124,13 @@ class BackgroundPublisher:
         self._changed = threading.Condition()
         self._closed = False
         self._report: Report | None = None
-        self._thread: threading.Thread | None = None
+        self._thread: SupervisedThread | None = None
+        self._on_death = on_death
 
     def start(self, report: Report) -> None:
         """Start the thread; `report` is called from it, and from `offer` for points that are dropped."""
         self._report = report
-        self._thread = threading.Thread(target=self._run, args=(report,), name="shadow-publisher", daemon=True)
+        self._thread = SupervisedThread("publisher", lambda: self._run(report), self._on_death)
         self._thread.start()
 
     def offer(self, snapshot: Snapshot, room: int | None = None) -> None:
@@ -137,6 +151,10 @@ class BackgroundPublisher:
         """Return what is held of `group`."""
         with self._changed:
             return self._queue.status(group)
+
+    def part(self) -> Part:
+        """Return how the thread is."""
+        return Part("publisher", self._thread.trouble if self._thread is not None else None)
 
     def close(self) -> None:
         """Store what waits, then stop the thread and give the store back."""

@@ -128,7 +128,10 @@ class ShadowServicer(rpc.ShadowServicer):
             return [self._node.status(group) for group in ([request.group] if request.group else core.groups)]
 
         groups = [status_message(status) for status in _call(context, ask)]
-        return pb.NodeStatus(job=core.job.name, shadow=core.shadow, version=program_version(), groups=groups)
+        parts = [pb.Part(name=part.name, trouble=part.trouble or "", lost=part.lost) for part in self._node.parts()]
+        return pb.NodeStatus(
+            job=core.job.name, shadow=core.shadow, version=program_version(), groups=groups, parts=parts
+        )
 
     def WaitForStep(self, request: pb.WaitRequest, context: grpc.ServicerContext) -> pb.Status:
         """Wait until a step is a recovery point or can never be one."""

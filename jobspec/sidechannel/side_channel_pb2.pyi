@@ -103,16 +103,20 @@ class AttachReply(_message.Message):
     def __init__(self, need_state: _Optional[bool] = ...) -> None: ...
 
 class StateHeader(_message.Message):
-    __slots__ = ("group", "epoch", "step", "final")
+    __slots__ = ("group", "epoch", "step", "final", "state_bytes", "state_sha256")
     GROUP_FIELD_NUMBER: _ClassVar[int]
     EPOCH_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     FINAL_FIELD_NUMBER: _ClassVar[int]
+    STATE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    STATE_SHA256_FIELD_NUMBER: _ClassVar[int]
     group: str
     epoch: int
     step: int
     final: bool
-    def __init__(self, group: _Optional[str] = ..., epoch: _Optional[int] = ..., step: _Optional[int] = ..., final: _Optional[bool] = ...) -> None: ...
+    state_bytes: int
+    state_sha256: bytes
+    def __init__(self, group: _Optional[str] = ..., epoch: _Optional[int] = ..., step: _Optional[int] = ..., final: _Optional[bool] = ..., state_bytes: _Optional[int] = ..., state_sha256: _Optional[bytes] = ...) -> None: ...
 
 class StateChunk(_message.Message):
     __slots__ = ("header", "data")
@@ -145,7 +149,7 @@ class OpenFlowReply(_message.Message):
     def __init__(self) -> None: ...
 
 class StepRecord(_message.Message):
-    __slots__ = ("group", "epoch", "step", "rank", "layout_version", "group_options_json", "loss", "objects", "parameter_digest", "state_digest", "state_objects", "gradient_scale", "skipped")
+    __slots__ = ("group", "epoch", "step", "rank", "layout_version", "group_options_json", "loss", "objects", "parameter_digest", "optimizer_digest", "state_digest", "state_objects", "gradient_scale", "skipped")
     class ObjectsEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -162,6 +166,7 @@ class StepRecord(_message.Message):
     LOSS_FIELD_NUMBER: _ClassVar[int]
     OBJECTS_FIELD_NUMBER: _ClassVar[int]
     PARAMETER_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    OPTIMIZER_DIGEST_FIELD_NUMBER: _ClassVar[int]
     STATE_DIGEST_FIELD_NUMBER: _ClassVar[int]
     STATE_OBJECTS_FIELD_NUMBER: _ClassVar[int]
     GRADIENT_SCALE_FIELD_NUMBER: _ClassVar[int]
@@ -175,11 +180,12 @@ class StepRecord(_message.Message):
     loss: float
     objects: _containers.MessageMap[str, StateObject]
     parameter_digest: bytes
+    optimizer_digest: bytes
     state_digest: bytes
     state_objects: _containers.RepeatedCompositeFieldContainer[StateObjectInfo]
     gradient_scale: float
     skipped: bool
-    def __init__(self, group: _Optional[str] = ..., epoch: _Optional[int] = ..., step: _Optional[int] = ..., rank: _Optional[int] = ..., layout_version: _Optional[int] = ..., group_options_json: _Optional[_Iterable[str]] = ..., loss: _Optional[float] = ..., objects: _Optional[_Mapping[str, StateObject]] = ..., parameter_digest: _Optional[bytes] = ..., state_digest: _Optional[bytes] = ..., state_objects: _Optional[_Iterable[_Union[StateObjectInfo, _Mapping]]] = ..., gradient_scale: _Optional[float] = ..., skipped: _Optional[bool] = ...) -> None: ...
+    def __init__(self, group: _Optional[str] = ..., epoch: _Optional[int] = ..., step: _Optional[int] = ..., rank: _Optional[int] = ..., layout_version: _Optional[int] = ..., group_options_json: _Optional[_Iterable[str]] = ..., loss: _Optional[float] = ..., objects: _Optional[_Mapping[str, StateObject]] = ..., parameter_digest: _Optional[bytes] = ..., optimizer_digest: _Optional[bytes] = ..., state_digest: _Optional[bytes] = ..., state_objects: _Optional[_Iterable[_Union[StateObjectInfo, _Mapping]]] = ..., gradient_scale: _Optional[float] = ..., skipped: _Optional[bool] = ...) -> None: ...
 
 class StateObject(_message.Message):
     __slots__ = ("json", "raw", "tensor", "step")
@@ -252,7 +258,7 @@ class Gap(_message.Message):
     def __init__(self, step: _Optional[int] = ..., reason: _Optional[str] = ..., detail: _Optional[str] = ...) -> None: ...
 
 class Status(_message.Message):
-    __slots__ = ("group", "epoch", "trained_step", "replica_step", "durable_step", "gaps", "replica_packets", "replica_payload_bytes", "discarded", "pending_bytes", "state_wanted", "state_from", "replica_lag", "durable_lag", "collecting_step", "coverage", "buffers", "load", "totals", "apply_durations", "store_durations")
+    __slots__ = ("group", "epoch", "trained_step", "replica_step", "durable_step", "gaps", "replica_packets", "replica_payload_bytes", "discarded", "pending_bytes", "state_wanted", "state_from", "replica_lag", "durable_lag", "collecting_step", "coverage", "buffers", "load", "totals", "apply_durations", "store_durations", "confirmed")
     class DiscardedEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -288,6 +294,7 @@ class Status(_message.Message):
     TOTALS_FIELD_NUMBER: _ClassVar[int]
     APPLY_DURATIONS_FIELD_NUMBER: _ClassVar[int]
     STORE_DURATIONS_FIELD_NUMBER: _ClassVar[int]
+    CONFIRMED_FIELD_NUMBER: _ClassVar[int]
     group: str
     epoch: int
     trained_step: int
@@ -309,7 +316,8 @@ class Status(_message.Message):
     totals: Totals
     apply_durations: Durations
     store_durations: Durations
-    def __init__(self, group: _Optional[str] = ..., epoch: _Optional[int] = ..., trained_step: _Optional[int] = ..., replica_step: _Optional[int] = ..., durable_step: _Optional[int] = ..., gaps: _Optional[_Iterable[_Union[Gap, _Mapping]]] = ..., replica_packets: _Optional[int] = ..., replica_payload_bytes: _Optional[int] = ..., discarded: _Optional[_Mapping[str, int]] = ..., pending_bytes: _Optional[_Mapping[int, int]] = ..., state_wanted: _Optional[bool] = ..., state_from: _Optional[int] = ..., replica_lag: _Optional[_Union[Lag, _Mapping]] = ..., durable_lag: _Optional[_Union[Lag, _Mapping]] = ..., collecting_step: _Optional[int] = ..., coverage: _Optional[_Iterable[_Union[FlowCoverage, _Mapping]]] = ..., buffers: _Optional[_Union[Buffers, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., totals: _Optional[_Union[Totals, _Mapping]] = ..., apply_durations: _Optional[_Union[Durations, _Mapping]] = ..., store_durations: _Optional[_Union[Durations, _Mapping]] = ...) -> None: ...
+    confirmed: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, group: _Optional[str] = ..., epoch: _Optional[int] = ..., trained_step: _Optional[int] = ..., replica_step: _Optional[int] = ..., durable_step: _Optional[int] = ..., gaps: _Optional[_Iterable[_Union[Gap, _Mapping]]] = ..., replica_packets: _Optional[int] = ..., replica_payload_bytes: _Optional[int] = ..., discarded: _Optional[_Mapping[str, int]] = ..., pending_bytes: _Optional[_Mapping[int, int]] = ..., state_wanted: _Optional[bool] = ..., state_from: _Optional[int] = ..., replica_lag: _Optional[_Union[Lag, _Mapping]] = ..., durable_lag: _Optional[_Union[Lag, _Mapping]] = ..., collecting_step: _Optional[int] = ..., coverage: _Optional[_Iterable[_Union[FlowCoverage, _Mapping]]] = ..., buffers: _Optional[_Union[Buffers, _Mapping]] = ..., load: _Optional[_Union[Load, _Mapping]] = ..., totals: _Optional[_Union[Totals, _Mapping]] = ..., apply_durations: _Optional[_Union[Durations, _Mapping]] = ..., store_durations: _Optional[_Union[Durations, _Mapping]] = ..., confirmed: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Lag(_message.Message):
     __slots__ = ("steps", "seconds", "bytes", "reason", "detail")
@@ -430,16 +438,28 @@ class NodeStatusRequest(_message.Message):
     def __init__(self, group: _Optional[str] = ...) -> None: ...
 
 class NodeStatus(_message.Message):
-    __slots__ = ("job", "shadow", "version", "groups")
+    __slots__ = ("job", "shadow", "version", "groups", "parts")
     JOB_FIELD_NUMBER: _ClassVar[int]
     SHADOW_FIELD_NUMBER: _ClassVar[int]
     VERSION_FIELD_NUMBER: _ClassVar[int]
     GROUPS_FIELD_NUMBER: _ClassVar[int]
+    PARTS_FIELD_NUMBER: _ClassVar[int]
     job: str
     shadow: str
     version: str
     groups: _containers.RepeatedCompositeFieldContainer[Status]
-    def __init__(self, job: _Optional[str] = ..., shadow: _Optional[str] = ..., version: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[Status, _Mapping]]] = ...) -> None: ...
+    parts: _containers.RepeatedCompositeFieldContainer[Part]
+    def __init__(self, job: _Optional[str] = ..., shadow: _Optional[str] = ..., version: _Optional[str] = ..., groups: _Optional[_Iterable[_Union[Status, _Mapping]]] = ..., parts: _Optional[_Iterable[_Union[Part, _Mapping]]] = ...) -> None: ...
+
+class Part(_message.Message):
+    __slots__ = ("name", "trouble", "lost")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TROUBLE_FIELD_NUMBER: _ClassVar[int]
+    LOST_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    trouble: str
+    lost: int
+    def __init__(self, name: _Optional[str] = ..., trouble: _Optional[str] = ..., lost: _Optional[int] = ...) -> None: ...
 
 class RecoveryPointRequest(_message.Message):
     __slots__ = ("group", "step")

@@ -102,7 +102,9 @@ class ShadowServicer:
     def UploadState(self, request_iterator, context):
         """Full state that the shadow goes on from: parameters and optimizer state after one step.
         Needed when AttachReply.need_state (before step `first_step`), and at a step boundary when a RecordReply asks.
-        The first message carries the header, all carry data.
+        The first message carries the header, all may carry data. What the header tells is looked at before any data is
+        kept: FAILED_PRECONDITION of another epoch, RESOURCE_EXHAUSTED where there will never be room, UNAVAILABLE where
+        there is none while other states are uploaded. A newer upload of the same group ends an older one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from jobspec.reasons import GapReason
 from shadow_rx.errors import ShadowError
+from shadow_rx.health import Part
 from shadow_rx.metrics import HISTOGRAMS, METRICS, PREFIX, MetricsServer, metric_names
 from shadow_rx.publisher import DirectPublisher
 from shadow_rx.store import RecoveryStore
@@ -24,7 +25,9 @@ ROOT = Path(__file__).parents[2]
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
 DASHBOARD = ROOT / "dashboards" / "checkmate-grafana.json"
 HISTOGRAM_NAMES = {PREFIX + spec.name for spec in HISTOGRAMS}
-LABELS = {"training_job", "shadow", "group", "le", "version", "job", "instance"}.union(*(m.labels for m in METRICS))
+LABELS = {"training_job", "shadow", "group", "part", "le", "version", "job", "instance"}.union(
+    *(m.labels for m in METRICS)
+)
 UNITS = ("_seconds", "_bytes", "_ratio", "_steps", "_step", "_total", "_info")
 
 
@@ -111,6 +114,7 @@ def test_every_scraped_name_is_declared_and_the_other_way_round(scraped: tuple[S
     rig.begin()
     rig.step()
     rig.node.on_frames([b"junk"])
+    rig.node.watch(lambda: Part("capture"))
     names = {base_name(name, HISTOGRAM_NAMES) for name, _ in scrape(server)}
     assert names == set(metric_names())
 

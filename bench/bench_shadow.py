@@ -19,14 +19,14 @@ from jobspec.dtypes import DType
 from jobspec.frame import FrameHeader, crc32c
 from jobspec.layout import Layout, ParamSpec, build_layout
 from jobspec.model import Flow, Job
-from jobspec.packets import FrameTemplate
 from jobspec.recovery_point import pack_tensors
 from jobspec.ring import Phase
 from jobspec.schedule import step_plan
-from jobspec.segment import FLAGS_OF, Segment
 from jobspec.sidechannel import side_channel_pb2 as pb
 from jobspec.state import inventory_digest
 from nccl_emu.framework_state import FrameworkState
+from packets.segment import FLAGS_OF, Segment
+from packets.template import FrameTemplate
 from shadow_rx.core import ShadowCore
 from shadow_rx.snapshot import encode
 from shadow_rx.status import Event, StepReplicated

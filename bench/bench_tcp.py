@@ -13,8 +13,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 
-from jobspec.packets import FrameTemplate, parse_frame
 from nccl_emu.tcp import Segment, TcpConfig, TcpEndpoint, TcpState
+from packets.frame import parse_frame
+from packets.template import FrameTemplate
 
 MTUS = (1500, 9000)
 STREAM_BYTES = 16 << 20

@@ -14,11 +14,12 @@ import torch
 
 from jobspec.layout import Layout
 from jobspec.model import Flow, Group, Host, Job
-from jobspec.packets import FrameTemplate, PacketError, ParsedFrame, parse_frame
 from nccl_emu.errors import EmulatorError, LinkError, RingError
 from nccl_emu.ring_link import RankStats, RingLink
 from nccl_emu.ring_runner import RingPlace, RingRunner
 from nccl_emu.tcp import Segment, TcpConfig, TcpEndpoint, TcpFlags, TcpState, reset_reply
+from packets.frame import ParsedFrame, parse_frame
+from packets.template import FrameTemplate, PacketError
 
 _PORTS = range(32768, 61000)
 """Source ports: what Linux uses by default (ip_local_port_range)."""

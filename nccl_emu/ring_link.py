@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from jobspec.model import Flow, Host
-from jobspec.packets import FrameTemplate
 from nccl_emu.errors import LinkError
 from nccl_emu.tcp import Segment, TcpEndpoint, TcpState, seq_add, seq_diff
+from packets.template import FrameTemplate
 
 _WORKING = frozenset(
     {TcpState.ESTABLISHED, TcpState.FIN_WAIT_1, TcpState.FIN_WAIT_2, TcpState.CLOSE_WAIT, TcpState.CLOSING}

@@ -10,7 +10,7 @@ from typing import Any
 from capture.model import Packet
 from jobspec.frame import HEADER_BYTES, MAGIC, FrameError, FrameHeader
 from jobspec.model import Job
-from jobspec.segment import FIN, RST, SYN
+from packets.segment import FIN, RST, SYN
 from replay.inspect_spans import Spans
 from replay.peek import Peek, dotted
 

@@ -12,8 +12,9 @@ from capture.errors import CaptureError
 from capture.model import Packet
 from capture.reader import CaptureReader, open_capture
 from jobspec.model import Job
-from jobspec.packets import PacketError, parse_frame
 from jobspec.reasons import GapReason
+from packets.frame import parse_frame
+from packets.template import PacketError
 from replay.apply import Applier, Checkpoint
 from replay.cells import StepGradient
 from replay.collector import Collector, StreamPosition

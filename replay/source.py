@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 from capture.errors import CaptureError
 from capture.model import LINKTYPE_ETHERNET, Packet
-from jobspec.packets import PacketError, ParsedFrame, parse_frame
-from jobspec.segment import RST, SYN
+from packets.frame import ParsedFrame, parse_frame
+from packets.segment import RST, SYN
+from packets.template import PacketError
 from replay.collector import StreamPosition
 from replay.peek import dotted
 from replay.plan import Binding

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from jobspec.packets import internet_checksum
+from packets.checksum import internet_checksum
 from rocev2.headers import UDP_PORT
 from rocev2.icrc import icrc_bytes
 from rocev2.opcodes import AETH, DETH, IMM, KNOWN, RETH

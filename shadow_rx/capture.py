@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from jobspec.model import Flow, ShadowNode
-from jobspec.packets import PacketError, ParsedFrame, parse_frame
+from packets.frame import ParsedFrame, parse_frame
+from packets.template import PacketError
 
 _RST = 0x04
 

@@ -10,8 +10,9 @@ from typing import NamedTuple, Self
 
 from jobspec.layout import Layout
 from jobspec.model import Job, ShadowNode
-from jobspec.packets import PacketError, parse_frame
 from jobspec.schedule import FlowSchedule, Piece
+from packets.frame import parse_frame
+from packets.template import PacketError
 from topology.links import Link
 from topology.timed import parse_timed
 

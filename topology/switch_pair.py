@@ -14,9 +14,10 @@ from controlplane.desired import desired_state
 from controlplane.digests import FlowStarts
 from controlplane.target import Target
 from jobspec.model import Job
-from jobspec.packets import PacketError, parse_frame
-from jobspec.segment import TcpFlags
 from p4src.constants import NotReplicated
+from packets.frame import parse_frame
+from packets.segment import TcpFlags
+from packets.template import PacketError
 from softswitch.p4rt.device import Device
 from softswitch.p4rt.server import ServerHandle, serve
 from topology.errors import TestbedError

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from jobspec.segment import ACK, FIN, FLAGS_OF, PSH, RST, SYN, Segment, TcpFlags
 from nccl_emu.tcp.seqnum import SEQ_MASK
+from packets.segment import ACK, FIN, FLAGS_OF, PSH, RST, SYN, Segment, TcpFlags
 
 __all__ = ["ACK", "FIN", "FLAGS_OF", "PSH", "RST", "SYN", "Segment", "TcpFlags", "reset_reply"]
 

@@ -14,8 +14,9 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from jobspec.packets import FrameTemplate, PacketError, parse_frame
 from nccl_emu.tcp import Segment, TcpEndpoint
+from packets.frame import parse_frame
+from packets.template import FrameTemplate, PacketError
 
 OUR_MAC, KERNEL_MAC = "02:00:00:00:77:01", "02:00:00:00:77:02"
 OUR_IP, KERNEL_IP = "10.77.0.1", "10.77.0.2"

@@ -8,8 +8,9 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from jobspec.packets import FrameTemplate, PacketError, parse_frame
 from nccl_emu.tcp import Segment, TcpEndpoint, TcpFlags, TcpState
+from packets.frame import parse_frame
+from packets.template import FrameTemplate, PacketError
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,11 @@ from jobspec.dtypes import DType
 from jobspec.frame import HEADER_BYTES
 from jobspec.layout import ParamSpec, build_layout
 from jobspec.model import Job
-from jobspec.packets import FrameTemplate, parse_frame
 from nccl_emu.errors import LinkError, RingError
 from nccl_emu.rank_node import RankNode
 from nccl_emu.tcp import Segment, TcpConfig, TcpFlags, seq_add
+from packets.frame import parse_frame
+from packets.template import FrameTemplate
 from tests.nccl_emu.ring_tools import hop_frames, make_job
 from tests.nccl_emu.ring_wire import DELAY, Wire, float_layout, lossy, whole_buckets
 

@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from jobspec.model import Job
-from jobspec.packets import FrameTemplate, parse_frame
 from jobspec.recovery_point import unpack_tensors
 from jobspec.sidechannel.side_channel_pb2 import RecordReply, StateHeader, StepRecord
 from jobspec.tensors import bytes_of
@@ -23,6 +22,8 @@ from nccl_emu.shadow_session import MAX_WAITING, ShadowSession
 from nccl_emu.side_channel import GrpcSideChannel, SideChannel, state_chunks
 from nccl_emu.tcp import TcpFlags
 from nccl_emu.trainer import DataParallelTrainer
+from packets.frame import parse_frame
+from packets.template import FrameTemplate
 from shadow_rx.core import ShadowCore
 from shadow_rx.node import ShadowNode
 from shadow_rx.options import ShadowOptions

@@ -8,9 +8,10 @@ from capture.model import Packet
 from jobspec.frame import HEADER_BYTES, FrameHeader, crc32c
 from jobspec.layout import Layout
 from jobspec.model import Job
-from jobspec.packets import FrameTemplate, ParsedFrame, parse_frame
 from jobspec.ring import Phase
 from jobspec.schedule import step_plan
+from packets.frame import ParsedFrame, parse_frame
+from packets.template import FrameTemplate
 from replay.records import Records
 
 

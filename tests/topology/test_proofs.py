@@ -6,10 +6,10 @@ from collections import Counter
 
 import pytest
 
-from jobspec.packets import parse_frame
 from jobspec.ring import Phase
 from jobspec.schedule import step_plan
 from p4src.names import Table
+from packets.frame import parse_frame
 from tests.topology.simulated_job import World, reference_states, small_job
 from topology.compare import first_difference
 from topology.roles import place_of

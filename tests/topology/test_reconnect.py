@@ -7,10 +7,11 @@ import random
 import pytest
 
 from jobspec.model import Job
-from jobspec.packets import FrameTemplate, parse_frame
 from jobspec.reasons import GapReason
-from jobspec.segment import TcpFlags
 from nccl_emu.trainer import DataParallelTrainer
+from packets.frame import parse_frame
+from packets.segment import TcpFlags
+from packets.template import FrameTemplate
 from tests.topology.simulated_job import World, small_job
 from topology.roles import place_of
 from topology.simulation import Place

@@ -8,9 +8,9 @@ import pytest
 
 from jobspec.layout import Layout
 from jobspec.model import Flow
-from jobspec.packets import ParsedFrame, parse_frame
 from jobspec.ring import Phase
 from jobspec.schedule import step_plan
+from packets.frame import ParsedFrame, parse_frame
 from tests.topology.wide_job import WideWorld, wide_job
 from topology.compare import first_difference
 from topology.roles import Roles, place_of

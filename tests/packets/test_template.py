@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 from scapy.layers.inet import IP, TCP
 from scapy.layers.l2 import Ether
 
-from jobspec.packets import FrameTemplate, PacketError, parse_frame
 from nccl_emu.tcp import Segment
 from nccl_emu.tcp.segment import FLAGS_OF
+from packets.frame import parse_frame
+from packets.template import FrameTemplate, PacketError
 
 MACS = ("02:00:00:00:00:01", "02:00:00:0a:ff:02")
 IPS = ("10.1.0.1", "192.168.255.2")

@@ -1,0 +1,49 @@
+"""Packets as arrays: what a capture source hands over, with no object for each packet."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+Bytes = NDArray[np.uint8]
+"""A block of memory: one dimension, contiguous."""
+
+
+@dataclass(frozen=True, slots=True)
+class PacketBatch:
+    """Some consecutive packets of one source; n is their number, and may be 0."""
+
+    data: Bytes
+    """The block that the packets lie in: a piece of a file, or a block of a ring. Read only."""
+    starts: NDArray[np.int64]
+    """[n] Index in `data` of each packet's first byte."""
+    lengths: NDArray[np.int32]
+    """[n] Captured bytes of each packet."""
+    wire_lengths: NDArray[np.int32]
+    """[n] Bytes that it had on the wire; more than were captured where the snapshot length cut it."""
+    times_ns: NDArray[np.int64]
+    """[n] Nanoseconds since the epoch; 0 where the source tells none."""
+    link_types: NDArray[np.uint16]
+    """[n] LINKTYPE_* of each, since one file may hold several interfaces."""
+
+    @classmethod
+    def of(cls, frames: list[bytes], link_type: int = 1, wire_lengths: list[int] | None = None) -> PacketBatch:
+        """Return a batch of separate frames, for sources that have no block; times are 0."""
+        lengths = np.array([len(frame) for frame in frames], np.int32)
+        starts = np.zeros(len(frames), np.int64)
+        np.cumsum(lengths[:-1], out=starts[1:])
+        count = len(frames)
+        return cls(
+            np.frombuffer(b"".join(frames), np.uint8),
+            starts,
+            lengths,
+            lengths if wire_lengths is None else np.array(wire_lengths, np.int32),
+            np.zeros(count, np.int64),
+            np.full(count, link_type, np.uint16),
+        )
+
+    def __len__(self) -> int:
+        """Return the number of packets."""
+        return len(self.starts)

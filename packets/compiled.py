@@ -1,0 +1,177 @@
+"""Which code runs where there are two: a compiled kernel, or its reference in plain Python.
+
+Importing numba takes half a second and compiling for the first time some seconds, which little data must not pay. So a
+`Kernel` runs its reference until the compiled functions are there; with ``auto`` they are loaded in a thread once
+`LOAD_AFTER_BYTES` were worked on, and taken from the next call on. CHECKMATE_KERNELS says otherwise: ``compiled`` loads
+them at the first call, ``reference`` never.
+
+Compiled code is kept on disk, below a folder whose name is the digest of the sources: numba itself looks only at the
+file that a function stands in, and would go on with code that was compiled with another file's old constants.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from enum import StrEnum
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Generic, ParamSpec, TypeVar
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+LOAD_AFTER_BYTES = 32 << 20
+"""Bytes that the references work on before the compiled kernels are loaded."""
+_VARIABLE = "CHECKMATE_KERNELS"
+_FOLDER = "kernels-"
+
+
+class Mode(StrEnum):
+    """Values of CHECKMATE_KERNELS."""
+
+    AUTO = "auto"
+    COMPILED = "compiled"
+    REFERENCE = "reference"
+
+
+class _State:
+    """One for the process."""
+
+    def __init__(self) -> None:
+        self.kernels: list[Kernel[Any, Any]] = []
+        self.worked = 0
+        self.loader: threading.Thread | None = None
+        self.lock = threading.Lock()
+        self.notice: str | None = None
+
+
+def mode() -> Mode:
+    """Return what CHECKMATE_KERNELS says.
+
+    Raises:
+        ValueError: another word.
+    """
+    word = os.environ.get(_VARIABLE, Mode.AUTO)
+    try:
+        return Mode(word)
+    except ValueError:
+        raise ValueError(f"{_VARIABLE} is {word!r}: it must be {', '.join(Mode)}") from None
+
+
+class Kernel(Generic[P, R]):
+    """A function over arrays that exists twice, with equal results."""
+
+    def __init__(self, reference: Callable[P, R], compiled: str) -> None:
+        """Register it.
+
+        Args:
+            reference: in plain Python or numpy.
+            compiled: ``module:function``, a module that is imported only when it is needed, whose functions are
+                decorated with `jit`.
+        """
+        self.reference = reference
+        """In plain Python."""
+        self._module, self._function = compiled.split(":")
+        self._run = reference
+        _state.kernels.append(self)
+
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        """Run it, whichever way is there now."""
+        if _state.loader is None and mode() is Mode.COMPILED:
+            load()
+        return self._run(*args, **kwargs)
+
+    @property
+    def module(self) -> str:
+        """Name of the module with the compiled function."""
+        return self._module
+
+    def compiled(self) -> Callable[P, R]:
+        """Return the compiled function, which `load` or this call imports."""
+        function: Callable[P, R] = getattr(import_module(self._module), self._function)
+        return function
+
+    def switch_over(self) -> None:
+        """Run the compiled function from the next call on."""
+        self._run = self.compiled()
+
+
+_state = _State()
+
+
+def worked_on(size: int) -> None:
+    """Count bytes of input: enough of them start the loading of the compiled kernels."""
+    if _state.loader is None:
+        _state.worked += size
+        if _state.worked >= LOAD_AFTER_BYTES and mode() is Mode.AUTO:
+            with _state.lock:
+                if _state.loader is None:
+                    # No daemon: an interpreter that ends below a compiler at work crashes.
+                    _state.loader = threading.Thread(target=_load, name="load-kernels")
+                    _state.loader.start()
+
+
+def load() -> str | None:
+    """Load the compiled kernels now, whatever the mode; return why the references still run, None where they do not."""
+    with _state.lock:
+        if _state.loader is None:
+            _state.loader = threading.Thread(target=_load, name="load-kernels")
+            _state.loader.start()
+        loader = _state.loader
+    loader.join()
+    return _state.notice
+
+
+def notice() -> str | None:
+    """Return a line that says why the references run although compiled kernels were wanted, None otherwise."""
+    return _state.notice
+
+
+def _load() -> None:
+    try:
+        modules = {kernel.module for kernel in _state.kernels}
+        _keep_compiled_code(modules)
+        for kernel in _state.kernels:
+            kernel.compiled()
+        for kernel in _state.kernels:
+            kernel.switch_over()
+    except Exception as error:  # numba has many reasons, all of which leave the references running
+        why = " ".join(str(error).split())
+        _state.notice = f"packets are processed by plain Python, more slowly: no compiled kernels ({why})"
+
+
+def _keep_compiled_code(modules: set[str]) -> None:
+    """Tell numba where to keep compiled code: beside the sources, or in the user's cache where that is read only."""
+    import numba
+
+    digest = hashlib.sha256()
+    folders = sorted({Path(str(find_spec(name).origin)).parent for name in modules})  # type: ignore[union-attr]
+    for source in sorted(path for folder in folders for path in folder.glob("*.py")):
+        digest.update(source.name.encode() + b"\0" + source.read_bytes())
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "checkmate"
+    for base in (Path(__file__).parent / "__pycache__", cache):
+        folder = base / f"{_FOLDER}{digest.hexdigest()[:16]}"
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError:
+            continue
+        if os.access(folder, os.W_OK):
+            for other in base.glob(f"{_FOLDER}*"):
+                if other != folder:
+                    shutil.rmtree(other, ignore_errors=True)
+            numba.config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]
+            return
+    raise OSError(f"neither {Path(__file__).parent} nor {cache} can be written")
+
+
+def jit(function: Callable[P, R]) -> Callable[P, R]:
+    """Compile a kernel, or a function that one calls: without the lock, from the cache where it is there."""
+    import numba
+
+    compiled: Callable[P, R] = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+    return compiled

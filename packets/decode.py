@@ -1,0 +1,26 @@
+"""Headers of a batch, decoded by whichever code is there."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from packets import reference
+from packets.batch import PacketBatch
+from packets.compiled import Kernel, worked_on
+from packets.headers import HEADER, Headers
+
+decode_rows = Kernel(reference.decode, "packets.kernels:decode")
+"""See `packets.reference.decode`."""
+
+
+def decode(batch: PacketBatch, *, verify: bool = True) -> Headers:
+    """Return a row of `packets.headers.HEADER` for each packet.
+
+    Args:
+        batch: packets of any link type, however damaged.
+        verify: whether TCP checksums are verified, which reads every byte of the payload.
+    """
+    rows: Headers = np.zeros(len(batch), HEADER)
+    decode_rows(batch.data, batch.starts, batch.lengths, batch.wire_lengths, batch.link_types, verify, rows)
+    worked_on(int(batch.lengths.sum(dtype=np.int64)))
+    return rows

@@ -21,7 +21,7 @@ class PacketBatch:
     """[n] Index in `data` of each packet's first byte."""
     lengths: NDArray[np.int32]
     """[n] Captured bytes of each packet."""
-    wire_lengths: NDArray[np.int32]
+    wire_lengths: NDArray[np.int64]
     """[n] Bytes that it had on the wire; more than were captured where the snapshot length cut it."""
     times_ns: NDArray[np.int64]
     """[n] Nanoseconds since the epoch; 0 where the source tells none."""
@@ -39,10 +39,17 @@ class PacketBatch:
             np.frombuffer(b"".join(frames), np.uint8),
             starts,
             lengths,
-            lengths if wire_lengths is None else np.array(wire_lengths, np.int32),
+            np.array(lengths if wire_lengths is None else wire_lengths, np.int64),
             np.zeros(count, np.int64),
             np.full(count, link_type, np.uint16),
         )
+
+    def __post_init__(self) -> None:
+        """Let nobody write to the block; kernels are compiled for such arrays only."""
+        if self.data.flags.writeable:
+            data = self.data.view()
+            data.flags.writeable = False
+            object.__setattr__(self, "data", data)
 
     def __len__(self) -> int:
         """Return the number of packets."""

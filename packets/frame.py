@@ -13,6 +13,7 @@ from packets.template import PacketError
 _U16 = struct.Struct("!H")
 _PROTOCOL_TCP = 6
 _IPV4, _IPV6 = 0x0800, 0x86DD
+_FRAGMENT, _MALFORMED, _TCP, _OK = int(Kind.FRAGMENT), int(Kind.MALFORMED), int(Kind.TCP), int(Checksum.OK)
 
 
 class ParsedFrame(NamedTuple):
@@ -60,14 +61,14 @@ def parse_frame(frame: bytes | memoryview) -> ParsedFrame | None:
     view = memoryview(frame)
     size = len(frame)
     header = decode_packet(view, 0, size, size, 1, True)
-    if header.kind in (Kind.MALFORMED, Kind.FRAGMENT) and header.ethertype != _IPV6:
+    if header.kind in (_MALFORMED, _FRAGMENT) and header.ethertype != _IPV6:
         if header.ip_version and header.protocol != _PROTOCOL_TCP:
             return None
-        if header.kind == Kind.FRAGMENT:
+        if header.kind == _FRAGMENT:
             raise PacketError("IPv4 fragments are not supported", header.network + 6)
         layer = "TCP" if header.transport else "IPv4" if header.ethertype == _IPV4 else "Ethernet"
         raise PacketError(f"the {layer} header is cut off or contradicts the frame's {size} bytes", size)
-    if header.kind != Kind.TCP or header.ip_version != 4:
+    if header.kind != _TCP or header.ip_version != 4:
         return None
     mss = scale = None
     if header.payload > header.transport + 20:
@@ -88,8 +89,8 @@ def parse_frame(frame: bytes | memoryview) -> ParsedFrame | None:
         _U16.unpack_from(view, network + 4)[0],
         header.tos & 3,
         segment,
-        header.ip_checksum == Checksum.OK,
-        header.checksum == Checksum.OK,
+        header.ip_checksum == _OK,
+        header.checksum == _OK,
     )
 
 

@@ -118,10 +118,10 @@ class Header:
     """RoCEv2 destination queue pair."""
     psn: Annotated[int, "u4"] = 0
     """RoCEv2 packet sequence number."""
-    payload_length: Annotated[int, "i4"] = 0
+    payload_length: Annotated[int, "i8"] = 0
     """Captured bytes of the payload, without Ethernet padding; of RoCEv2 what follows the base transport header:
     extended headers and pad included, iCRC not."""
-    wire_payload_length: Annotated[int, "i4"] = 0
+    wire_payload_length: Annotated[int, "i8"] = 0
     """Bytes of the payload on the wire, more than `payload_length` only where `short` is 1."""
     payload: Annotated[int, "i8"] = 0
     """Position of the payload."""

@@ -12,6 +12,11 @@ from packets.batch import Bytes
 from packets.checksum import sum_le, swap
 from packets.headers import BTH_BYTES, HEADER, ICRC_BYTES, ROCE_PORT, Checksum, Header, Headers, Kind, LinkType
 
+# Plain numbers: looking up a member of an enumeration takes longer than reading the field.
+_FRAGMENT, _MALFORMED, _ROCE, _TCP_KIND = int(Kind.FRAGMENT), int(Kind.MALFORMED), int(Kind.ROCE), int(Kind.TCP)
+_TRUNCATED, _UDP_KIND, _UNKNOWN_LINK = int(Kind.TRUNCATED), int(Kind.UDP), int(Kind.UNKNOWN_LINK)
+_ABSENT, _BAD, _OK, _PARTIAL = int(Checksum.ABSENT), int(Checksum.BAD), int(Checksum.OK), int(Checksum.PARTIAL)
+_ETHERNET = int(LinkType.ETHERNET)
 _U16 = struct.Struct("!H").unpack_from
 _MACS = struct.Struct("!HIHIH").unpack_from
 _IPV4 = struct.Struct("!BBH2xHxBHII").unpack_from
@@ -51,7 +56,7 @@ def decode(
     data: Bytes,
     starts: NDArray[np.int64],
     lengths: NDArray[np.int32],
-    wire_lengths: NDArray[np.int32],
+    wire_lengths: NDArray[np.int64],
     link_types: NDArray[np.uint16],
     verify: bool,
     rows: Headers,
@@ -78,14 +83,14 @@ def decode_packet(data: memoryview, start: int, captured: int, wire: int, link_t
     header = Header()
     end = start + captured
     if start < 0 or captured < 0 or end > len(data):
-        header.kind = Kind.MALFORMED
+        header.kind = _MALFORMED
         return header
     try:
         _link(header, data, start, end, start + wire, link_type, verify)
     except _Cut:
-        header.kind = Kind.TRUNCATED if wire > captured else Kind.MALFORMED
+        header.kind = _TRUNCATED if wire > captured else _MALFORMED
     except _Contradiction:
-        header.kind = Kind.MALFORMED
+        header.kind = _MALFORMED
     return header
 
 
@@ -97,7 +102,7 @@ def _link(
         at = start + size
         if at > captured_end:
             raise _Cut
-        if link_type == LinkType.ETHERNET:
+        if link_type == _ETHERNET:
             one, two, three, four, ethertype = _MACS(data, start)
             header.ethernet_destination, header.ethernet_source = one << 32 | two, three << 32 | four
         else:
@@ -110,7 +115,7 @@ def _link(
         version = versions[0] if len(versions) == 1 else data[at] >> 4
         ethertype = {4: 0x0800, 6: 0x86DD}.get(version, 0)
     else:
-        header.kind = Kind.UNKNOWN_LINK
+        header.kind = _UNKNOWN_LINK
         return
     while ethertype in _TAGS:
         header.ethertype = ethertype
@@ -128,7 +133,7 @@ def _link(
         place, end = _ipv6(header, data, at, captured_end, max(captured_end, wire_end))
     else:
         return
-    if header.kind == Kind.FRAGMENT:
+    if header.kind == _FRAGMENT:
         return
     header.transport = place
     if header.protocol == 6:
@@ -154,11 +159,11 @@ def _ipv4(header: Header, data: memoryview, at: int, captured_end: int, limit: i
     if at + size > captured_end:
         raise _Cut
     if sum_le(data[at : at + size]) % 0xFFFF == 0:
-        header.ip_checksum = Checksum.OK
+        header.ip_checksum = _OK
     else:
-        header.ip_checksum = Checksum.BAD if field else Checksum.PARTIAL
+        header.ip_checksum = _BAD if field else _PARTIAL
     if fragment & 0x3FFF:
-        header.kind = Kind.FRAGMENT
+        header.kind = _FRAGMENT
     return at + size, end
 
 
@@ -169,7 +174,7 @@ def _ipv6(header: Header, data: memoryview, at: int, captured_end: int, limit: i
     version, length, protocol, *addresses = _IPV6(data, at)
     if version >> 12 != 6:
         raise _Contradiction
-    header.ip_version, header.network, header.tos, header.ip_checksum = 6, at, version >> 4 & 0xFF, Checksum.ABSENT
+    header.ip_version, header.network, header.tos, header.ip_checksum = 6, at, version >> 4 & 0xFF, _ABSENT
     header.source_high, header.source_low, header.destination_high, header.destination_low = addresses
     begin = place = at + 40
     end = begin + length if length else limit
@@ -182,7 +187,7 @@ def _ipv6(header: Header, data: memoryview, at: int, captured_end: int, limit: i
         stop = place + 8
         if protocol == 44:
             if _U16(data, place + 2)[0] & 0xFFF9:
-                header.kind = Kind.FRAGMENT
+                header.kind = _FRAGMENT
                 return place, end
         else:
             stop += 8 * data[place + 1]
@@ -221,7 +226,7 @@ def _tcp(header: Header, data: memoryview, at: int, end: int, captured_end: int,
         raise _Contradiction
     if payload > captured_end:
         raise _Cut
-    header.kind = Kind.TCP
+    header.kind = _TCP_KIND
     header.payload, header.wire_payload_length = payload, end - payload
     header.payload_length = min(end, captured_end) - payload
     header.short = int(end > captured_end)
@@ -232,11 +237,11 @@ def _tcp(header: Header, data: memoryview, at: int, end: int, captured_end: int,
         constant = sum_le(addresses) + swap(6)
         pseudo = constant + swap(length & 0xFFFF) + swap(length >> 16)
         if (pseudo + sum_le(data[at:end])) % 0xFFFF == 0:
-            header.checksum = Checksum.OK
+            header.checksum = _OK
         elif field in (_folded(pseudo), _folded(constant)):  # some cards are given a sum without the length
-            header.checksum = Checksum.PARTIAL
+            header.checksum = _PARTIAL
         else:
-            header.checksum = Checksum.BAD
+            header.checksum = _BAD
 
 
 def _folded(total: int) -> int:
@@ -264,8 +269,8 @@ def _udp(header: Header, data: memoryview, at: int, end: int, captured_end: int)
         header.solicited, header.pad = flags >> 7, flags >> 4 & 3
         header.dest_qp, header.psn = (int.from_bytes(data[place : place + 3], "big") for place in (at + 13, at + 17))
         header.ack_request = data[at + 16] >> 7
-    header.kind = Kind.ROCE if header.destination_port == ROCE_PORT else Kind.UDP
-    header.checksum = Checksum.UNCHECKED if field else Checksum.ABSENT
+    header.kind = _ROCE if header.destination_port == ROCE_PORT else _UDP_KIND
+    header.checksum = 0 if field else _ABSENT
     header.payload, header.wire_payload_length = payload, last - payload
     header.payload_length = min(last, captured_end) - payload
     header.short = int(stop > captured_end)

@@ -75,7 +75,7 @@ def test_kernel_equals_reference_on_any_bytes(data: bytes, link_type: int, wire:
 def test_positions_outside_of_the_block_are_refused() -> None:
     batch = PacketBatch.of([b"\0" * 60] * 3)
     starts = np.array([-1, 150, 120], np.int64)
-    moved = PacketBatch(batch.data, starts, batch.lengths, batch.lengths, batch.times_ns, batch.link_types)
+    moved = PacketBatch(batch.data, starts, batch.lengths, batch.wire_lengths, batch.times_ns, batch.link_types)
     assert same(moved)["kind"].tolist() == [Kind.MALFORMED, Kind.MALFORMED, Kind.OTHER]
 
 

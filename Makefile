@@ -40,8 +40,9 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-run-testbed: env ## Train, and prove that the shadow holds every iteration's checkpoint
-	$(BIN)/checkmate testbed run $(JOB) --switch $(SWITCH) --fabric $(FABRIC) --iterations $(ITERATIONS) \
+run-testbed: env ## Train, and prove that the shadow holds every iteration's checkpoint (as root it installs Mininet)
+	$(if $(filter-out inproc,$(FABRIC)),@echo "As root, Mininet is installed (apt-get) if it is missing; FABRIC=inproc does without it")
+	$(BIN)/checkmate testbed run $(JOB) --switch $(SWITCH) --fabric $(FABRIC) $(if $(filter-out inproc,$(FABRIC)),--install) --iterations $(ITERATIONS) \
 	  $(if $(RANKS),--ranks $(RANKS)) $(if $(MTU),--mtu $(MTU)) --seed $(SEED) --out $(OUT)
 
 acceptance: OUT = out/acceptance

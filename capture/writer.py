@@ -7,7 +7,7 @@ https://www.ietf.org/archive/id/draft-ietf-opsawg-pcapng.
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -34,13 +34,16 @@ _OPTION_HEADER = struct.Struct("<HH")
 _PACKET_HEADER = struct.Struct("<IIIIIII")
 _LENGTH = struct.Struct("<I")
 
+Opener = Callable[[str, int], int]
+"""Opens a path with the flags of `os.open`, and returns the file descriptor."""
+
 
 class _FileWriter:
     """What both formats share: the file."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, opener: Opener | None = None) -> None:
         self.path = path
-        self._file = path.open("wb", buffering=1 << 18)
+        self._file = open(path, "wb", buffering=1 << 18, opener=opener)  # noqa: SIM115 - `close` does
 
     def flush(self) -> None:
         """Hand everything written so far to the operating system."""
@@ -66,14 +69,15 @@ class PcapWriter(_FileWriter):
 
     Args:
         path: file to write.
+        opener: as the built-in `open` takes it, for a file of other modes than the umask gives.
 
     Raises:
         OSError: the file cannot be created (here) or written (in `write`, `flush`, `close`).
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, opener: Opener | None = None) -> None:
         """Create the file and write its header."""
-        super().__init__(path)
+        super().__init__(path, opener)
         self._file.write(_FILE_HEADER.pack(MAGIC_NANOSECONDS, 2, 4, 0, 0, _SNAPLEN, LINKTYPE_ETHERNET))
 
     def write(self, time_ns: int, frame: bytes, original_length: int | None = None) -> None:

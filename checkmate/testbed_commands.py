@@ -16,7 +16,7 @@ from jobspec.errors import JobError
 from jobspec.loader import load_job
 from topology.errors import TestbedError
 from topology.faults import Fault
-from topology.mininet_net import install_mininet, why_not
+from topology.mininet_net import install_mininet, is_missing, why_not
 from topology.progress import RunProgress
 from topology.switch_events import SwitchEvent
 from topology.table import render_table
@@ -44,22 +44,36 @@ class FabricName(StrEnum):
     MININET = "mininet"
 
 
-def choose_fabric(wanted: FabricName, console: Console) -> str:
+def usable_mininet(install: bool, console: Console) -> str | None:
+    """Return what Mininet lacks on this machine, None when it can be used; `install` it first where asked."""
+    lacking = why_not()
+    if lacking is None or not is_missing(lacking):
+        return lacking
+    if not install:
+        return f"{lacking}; apt-get install mininet, or --install, gets it"
+    console.print(f"fabric: {lacking}; installing Debian's mininet package (apt-get) ...", highlight=False)
+    failed = install_mininet()
+    return why_not() if failed is None else f"{lacking}, and it cannot be installed: {failed}"
+
+
+def choose_fabric(wanted: FabricName, console: Console, *, install: bool = False) -> str:
     """Return the fabric to use, and say which and why where it was left to us.
+
+    Args:
+        wanted: what the user asks for.
+        console: takes what is said.
+        install: install Mininet where it is missing; nothing is changed on the machine without it.
 
     Raises:
         TestbedError: Mininet is asked for and cannot be had.
     """
     if wanted is FabricName.INPROC:
         return "inproc"
-    lacking = why_not()
-    if lacking is not None and "not found" in lacking:
-        console.print(f"fabric: {lacking}; installing Debian's mininet package ...", highlight=False)
-        failed = install_mininet()
-        lacking = why_not() if failed is None else f"{lacking}, and it cannot be installed: {failed}"
+    lacking = usable_mininet(install, console)
     if lacking is None:
         if wanted is FabricName.AUTO:
-            console.print("fabric: mininet (root, mnexec and network namespaces are there)", highlight=False)
+            there = "root, mnexec and network namespaces are there; the switches' interfaces last as long as the run"
+            console.print(f"fabric: mininet ({there})", highlight=False)
         return "mininet"
     if wanted is FabricName.MININET:
         raise TestbedError("mininet", lacking, "run as root on Linux, or use --fabric inproc")
@@ -72,7 +86,7 @@ def run(
     job_file: Annotated[Path, typer.Argument(metavar="JOB", help="Job file, e.g. examples/digits.yaml.")],
     switch: Annotated[SwitchName, typer.Option(help="Program that runs the data plane.")] = SwitchName.SOFTSWITCH,
     fabric: Annotated[
-        FabricName, typer.Option(help="auto: Mininet where it can be used, else in-process.")
+        FabricName, typer.Option(help="auto: Mininet where it can be used, else in-process. See --install.")
     ] = FabricName.AUTO,
     iterations: Annotated[int, typer.Option(min=2, help="Training steps.")] = 20,
     ranks: Annotated[
@@ -104,6 +118,9 @@ def run(
             "(restart-shadow:3). May be repeated.",
         ),
     ] = None,
+    install: Annotated[
+        bool, typer.Option("--install", help="Install Debian's mininet package (apt-get) where it is missing.")
+    ] = False,
     resync: Annotated[
         bool, typer.Option("--resync/--no-resync", help="Rank 0 uploads its state when a shadow node has lost a step.")
     ] = True,
@@ -138,7 +155,7 @@ def run(
         job = load_job(job_file)
         options = TestbedOptions(
             switch=switch.value,
-            fabric=choose_fabric(fabric, notes),
+            fabric=choose_fabric(fabric, notes, install=install),
             iterations=iterations,
             ranks=ranks,
             mtu=mtu,
@@ -167,7 +184,7 @@ def run(
 @app.command()
 def fabrics(
     install: Annotated[
-        bool, typer.Option("--install", help="Install Debian's mininet package if it is missing.")
+        bool, typer.Option("--install", help="Install Debian's mininet package (apt-get) where it is missing.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
 ) -> None:
@@ -175,10 +192,7 @@ def fabrics(
 
     Example: checkmate testbed fabrics
     """
-    lacking = why_not()
-    if install and lacking is not None and "not found" in lacking:
-        failed = install_mininet()
-        lacking = why_not() if failed is None else f"{lacking}, and it cannot be installed: {failed}"
+    lacking = usable_mininet(install, Console(stderr=True))
     if as_json:
         print(json.dumps({"inproc": None, "mininet": lacking}))
     else:

@@ -7,7 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any, TextIO
 
-from jobspec.private_files import make_private_folder, write_private
+from jobspec.private_files import make_private_folder, private, write_private
 from nccl_emu.step_meter import StepResult
 
 
@@ -28,7 +28,7 @@ class Reporter:
         self._rank, self._epoch = rank, epoch
         self._stream = stream
         self._lock = threading.Lock()  # lost records are told by the sender's thread
-        self._results = (out / f"rank-{rank}.jsonl").open("w", encoding="utf-8")
+        self._results = open(out / f"rank-{rank}.jsonl", "w", encoding="utf-8", opener=private)  # noqa: SIM115 - `close` does
 
     def close(self) -> None:
         """Close the result file."""

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from jobspec.dtypes import DType
+from jobspec.private_files import make_private_folder, private, write_private
 from replay.cells import StepGradient
 from replay.errors import ReplayError
 from replay.results import StepResult
@@ -50,29 +53,39 @@ class GradientFiles:
             ],
         }
         try:
-            folder.mkdir(parents=True)
+            make_private_folder(folder)
             for bucket, data in zip(layout.buckets, gradient.buckets, strict=True):
-                np.save(folder / _name(bucket.index), np.frombuffer(data, _NUMPY[bucket.dtype]))
-            (folder / "step.json").write_text(json.dumps(about, indent=1) + "\n")
+                save_array(folder / _name(bucket.index), np.frombuffer(data, _NUMPY[bucket.dtype]))
+            write_private(folder / "step.json", json.dumps(about, indent=1) + "\n")
         except OSError as error:
             problem = f"{folder} cannot be written: {error.strerror}"
             raise ReplayError("--out", problem, "free space, or choose another folder") from error
 
 
 def prepare(folder: Path) -> None:
-    """Make `folder`, or see that it is empty.
+    """Make `folder` for its owner alone, or see that it is empty.
 
     Raises:
         ReplayError: it holds something, or cannot be made.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
         names: Sequence[Path] = list(folder.iterdir())
     except OSError as error:
         problem = f"{folder} cannot be made: {error.strerror}"
         raise ReplayError("--out", problem, "choose another folder") from error
     if names:
         raise ReplayError("--out", f"{folder} is not empty", "choose another folder, or remove what is in it")
+
+
+def save_array(path: Path, array: npt.NDArray[Any]) -> None:
+    """Write an array for its owner alone, as a new file.
+
+    Raises:
+        OSError: it cannot be written, or is there already.
+    """
+    with open(path, "xb", opener=private) as file:
+        np.save(file, array)
 
 
 def _name(bucket: int) -> str:

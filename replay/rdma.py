@@ -7,14 +7,12 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from capture.errors import CaptureError
 from capture.model import Packet
 from capture.reader import CaptureReader, open_capture
 from jobspec.model import Job
 from replay.errors import ReplayError
-from replay.output import prepare
+from replay.output import prepare, save_array
 from replay.switch import SwitchProgram
 from rocev2.errors import RoceError
 from rocev2.report import DecodedCapture, decode
@@ -95,7 +93,7 @@ def write_tensors(folder: Path, report: RdmaReport) -> None:
         if not item.complete:
             continue
         try:
-            np.save(folder / f"all-reduce-{item.index:04d}.npy", item.to_numpy())
+            save_array(folder / f"all-reduce-{item.index:04d}.npy", item.to_numpy())
         except OSError as error:
             problem = f"{folder} cannot be written: {error.strerror}"
             raise ReplayError("--out", problem, "free space, or choose another folder") from error

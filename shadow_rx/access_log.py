@@ -20,6 +20,8 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 
+from jobspec.private_files import make_private_folder, private
+
 VARIABLE = "CHECKMATE_ACCESS_LOG"
 """Environment variable with the file that commands log to, where none is named."""
 _PASSWORD = re.compile(r"(?<=:)//[^/@\s]*@")
@@ -63,14 +65,14 @@ class AccessLog:
         Raises:
             OSError: it cannot be written.
         """
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(path.parent)
         self.path = path
         """The file."""
         self.lost = 0
         """Lines that could not be written since the last one that could: serving goes on when a disk is full."""
         self._clock = clock
         self._lock = threading.Lock()
-        self._descriptor: int | None = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        self._descriptor: int | None = private(str(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
 
     def write(self, access: Access, seconds: float | None = None) -> None:
         """Append `access`, which took so many `seconds` where that is known.

@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from jobspec.private_files import make_private_folder, private
 from jobspec.reasons import GapReason
 from shadow_rx.status import (
     Attached,
@@ -65,8 +66,8 @@ class EventLog:
         Raises:
             OSError: it cannot be written.
         """
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a", encoding="utf-8")
+        make_private_folder(path.parent)
+        self._file = open(path, "a", encoding="utf-8", opener=private)  # noqa: SIM115 - `close` does
         self._clocks = {name: clock for name, clock in (("at", clock), ("time", wall)) if clock is not None}
         self.error: str | None = None
         """Why logging has stopped, None while it goes on."""

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from capture.writer import PcapWriter
+from jobspec.private_files import private
 from softswitch.netio import EthernetPort
 from softswitch.p4rt.device import Device, Frames
 
@@ -63,7 +64,7 @@ class SwitchDriver:
             for port in ports:
                 for direction in ("in", "out"):
                     path = pcap_dir / f"{port.interface}_{direction}.pcap"
-                    self._captures[port.number, direction] = PcapWriter(path)
+                    self._captures[port.number, direction] = PcapWriter(path, private)
         self._wake_receive, self._wake_send = socket.socketpair()
         self._wake_receive.setblocking(False)
         self._wake_send.setblocking(False)

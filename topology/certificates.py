@@ -8,7 +8,6 @@ at the role.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -21,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from jobspec.model import Job
+from jobspec.private_files import make_private_folder, private
 from jobspec.tls import Identity, Role, TlsError, server_name
 from jobspec.tls.options import TlsOptions
 
@@ -106,21 +106,21 @@ def make_certificates(
         if not force:
             raise TlsError(folder, "holds certificates already; choose another folder, or replace all with --force")
         _remove(folder)
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    make_private_folder(folder)
     certs = [files.path(identity) for identity in whom]
     paths = [folder / CA_FILE, folder / CONTROL_CA_FILE, *certs, *(path.with_suffix(".key") for path in certs)]
     for path in paths:
         if path.exists():
             raise TlsError(path, "is there and was not made by an earlier run; choose another folder")
     names = [str(path.relative_to(folder)) for path in paths]
-    _write(folder / LIST_FILE, json.dumps({"for_tests_only": True, "files": names}, indent=1).encode(), 0o644)
+    _write(folder / LIST_FILE, json.dumps({"for_tests_only": True, "files": names}, indent=1).encode())
     ends = now + timedelta(days=days)
     control, data = (make_authority(f"Checkmate test authority ({what})", now, ends) for what in ("control", "data"))
     for identity in whom:
         # What belongs to a job must not get at a switch, which several jobs share.
         issue(files.path(identity), identity, control if identity.job is None else data, now, ends, hosts)
-    _write(folder / CONTROL_CA_FILE, control.pem, 0o644)
-    _write(folder / CA_FILE, control.pem + data.pem, 0o644)
+    _write(folder / CONTROL_CA_FILE, control.pem)
+    _write(folder / CA_FILE, control.pem + data.pem)
     return whom
 
 
@@ -175,10 +175,10 @@ def issue(
     builder = builder.add_extension(x509.ExtendedKeyUsage(purposes), critical=False)
     issuer = x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key())
     certificate = builder.add_extension(issuer, critical=False).sign(authority.key, hashes.SHA256())
-    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    _write(path, _pem(certificate), 0o644)
+    make_private_folder(path.parent)
+    _write(path, _pem(certificate))
     form = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    _write(path.with_suffix(".key"), key.private_bytes(*form), 0o600)
+    _write(path.with_suffix(".key"), key.private_bytes(*form))
 
 
 def _begin(
@@ -200,7 +200,6 @@ def _pem(certificate: x509.Certificate) -> bytes:
     return certificate.public_bytes(serialization.Encoding.PEM)
 
 
-def _write(path: Path, data: bytes, mode: int) -> None:
-    # Never open to others, not even for a moment.
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+def _write(path: Path, data: bytes) -> None:
+    with open(path, "xb", opener=private) as file:
         file.write(data)

@@ -23,6 +23,7 @@ from dataclasses import asdict
 from itertools import count
 from pathlib import Path
 
+from jobspec.private_files import write_private
 from nccl_emu.errors import LinkError
 from nccl_emu.packet_socket import PacketSocket
 from topology.links import Impairments, Link
@@ -79,7 +80,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"bridge {arguments.inside} - {arguments.outside}: {error}", file=sys.stderr)
         return 2
     finally:
-        arguments.stats.write_text(json.dumps([asdict(link.stats) for link in links]))
+        write_private(arguments.stats, json.dumps([asdict(link.stats) for link in links]))
     return 0
 
 

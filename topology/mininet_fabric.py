@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from jobspec.model import Group, Host, Job, ShadowNode
+from jobspec.private_files import make_private_folder
 from jobspec.sidechannel.side_channel_pb2 import Status
 from jobspec.tls import Role
 from nccl_emu.side_channel import GrpcSideChannel
@@ -97,7 +98,7 @@ class MininetFabric:
 
     def _start(self) -> None:
         stack, logs = self._stack, self._out / "logs"
-        logs.mkdir(parents=True, exist_ok=True)
+        make_private_folder(logs)
         self._warm = stack.enter_context(WarmStart(logs / "start.log"))
         standby = self._plan.needs_standby
         self._network = MininetNetwork(self.job, [*self._roles.hosts, *self._roles.shadows], standby=standby)
@@ -270,7 +271,7 @@ class MininetFabric:
             if event.kind is EventKind.RESTART:
                 # Captures of before stay: the new process would begin its files anew.
                 captures = self._out / f"captures-after-{step:08d}"
-                captures.mkdir()
+                make_private_folder(captures)
                 self._start_switch(name, captures, address)
                 self._keeper.await_installed(address, times + 1)
             else:

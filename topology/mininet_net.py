@@ -19,6 +19,7 @@ from topology.simulation import Place
 
 _OFFLOADS = ("tx", "rx", "sg", "tso", "gso", "gro", "rxvlan", "txvlan")
 _NO_OFFLOADS = [word for name in _OFFLOADS for word in (name, "off")]
+_NOT_FOUND = " not found"
 _ALIAS = "checkmate testbed, process "
 """Interface alias (ip-link(8)): marks what is ours, and whose."""
 
@@ -31,11 +32,16 @@ def why_not() -> str | None:
         return "the kernel has no network namespaces"
     missing = [tool for tool in ("mnexec", "ip", "ethtool", "ifconfig") if shutil.which(tool) is None]
     if missing:
-        return f"{', '.join(missing)} not found"
+        return f"{', '.join(missing)}{_NOT_FOUND}"
     probe = subprocess.run(["unshare", "--net", "true"], capture_output=True, text=True, check=False)
     if probe.returncode != 0:
         return f"a network namespace cannot be made: {probe.stderr.strip()}"
     return None
+
+
+def is_missing(lacking: str) -> bool:
+    """Tell whether what `why_not` has returned would be mended by `install_mininet`."""
+    return lacking.endswith(_NOT_FOUND)
 
 
 def install_mininet() -> str | None:
@@ -89,6 +95,7 @@ class MininetNetwork:
                 super().stop(deleteIntfs)
 
         setLogLevel("critical")
+        Mininet.inited = True  # or it would set a dozen of the machine's sysctls, for good
         self.job = job
         trunks = [(Place(*one), Place(*other)) for one, other in (trunk.ends for trunk in job.trunks)]
         names = [switch.name for switch in job.switches]

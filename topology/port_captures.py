@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from capture.writer import PcapWriter
+from jobspec.private_files import make_private_folder, private
 from topology.simulation import Place
 
 
@@ -14,9 +15,9 @@ class PortCaptures:
 
     def __init__(self, folder: Path, places: Iterable[Place]) -> None:
         """Create the files of the ports at `places` in `folder`, which is made where it is missing."""
-        folder.mkdir(parents=True, exist_ok=True)
+        make_private_folder(folder)
         self._writers = {
-            (place, direction): PcapWriter(folder / f"{interface_name(place)}_{direction}.pcap")
+            (place, direction): PcapWriter(folder / f"{interface_name(place)}_{direction}.pcap", private)
             for place in places
             for direction in ("in", "out")
         }

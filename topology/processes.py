@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, Self
 
+from jobspec.private_files import private
 from topology.errors import TestbedError
 
 _PR_SET_PDEATHSIG = 1  # prctl(2)
@@ -55,6 +56,7 @@ def spawn(
     stdout: int,
     descriptors: Collection[int] = (),
     folder: Path | None = None,
+    umask: int = -1,
 ) -> subprocess.Popen[bytes]:
     """Start a program that ends when we end, in a session of its own: Ctrl-C reaches us alone, and we end it in order.
 
@@ -65,16 +67,17 @@ def spawn(
         stdout: as `subprocess.Popen` takes it.
         descriptors: file descriptors that it inherits.
         folder: where it runs, None for the caller's.
+        umask: of the program, -1 for the caller's.
 
     Raises:
         TestbedError: the program cannot be started.
     """
     parent = os.getpid()
-    with log.open("ab") as stderr:
+    with open(log, "ab", opener=private) as stderr:
         try:
             return subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, bufsize=0, pass_fds=descriptors,
-                cwd=folder, start_new_session=True, preexec_fn=lambda: die_with_parent(parent),
+                cwd=folder, umask=umask, start_new_session=True, preexec_fn=lambda: die_with_parent(parent),
             )  # fmt: skip
         except OSError as error:
             raise TestbedError(name, f"cannot start {command[0]}: {error}") from error
@@ -109,12 +112,12 @@ class Child:
 
     @classmethod
     def run(cls, name: str, command: Sequence[str], log: Path) -> Self:
-        """Start a program.
+        """Start a program, whose files are for their owner alone: BMv2's captures are as secret as ours.
 
         Raises:
             TestbedError: it cannot be started.
         """
-        process = spawn(name, command, log, subprocess.PIPE)
+        process = spawn(name, command, log, subprocess.PIPE, umask=0o077)
         assert process.stdout is not None
         return cls(name, process, process.stdout, log)  # type: ignore[arg-type]
 
@@ -144,7 +147,7 @@ class Child:
             if isinstance(item, dict):
                 found.append(item)
             elif piece.strip():
-                with self.log.open("ab") as log:
+                with open(self.log, "ab", opener=private) as log:
                     log.write(piece + b"\n")
         return found
 

@@ -13,6 +13,7 @@ import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
+from jobspec.private_files import write_private
 from topology.diagram import render_topology
 from topology.diagram_parts import group_class
 from topology.diagram_switches import render_switches
@@ -83,7 +84,7 @@ def write_report(result: RunResult, path: Path | str) -> None:
     Raises:
         OSError: `path` cannot be written.
     """
-    Path(path).write_text(render_report(result), encoding="utf-8")
+    write_private(Path(path), render_report(result))
 
 
 def _markup(image: Element) -> Markup:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from jobspec.model import Job
+from jobspec.private_files import write_private
 
 
 @dataclass(frozen=True)
@@ -189,4 +190,4 @@ class RunResult:
 
     def write_summary(self, path: Path) -> None:
         """Write `summary` as JSON to `path`."""
-        path.write_text(json.dumps(self.summary(), indent=2) + "\n")
+        write_private(path, json.dumps(self.summary(), indent=2) + "\n")

@@ -18,6 +18,7 @@ from controlplane.target import Target
 from jobspec.checks import problems_of
 from jobspec.errors import JobError, Problem
 from jobspec.model import Job, SwitchSpec
+from jobspec.private_files import make_private_folder, write_private
 from jobspec.ring import Phase
 from jobspec.schedule import step_plan
 from jobspec.sidechannel.side_channel_pb2 import Status
@@ -132,7 +133,7 @@ def run_testbed(job: Job, options: TestbedOptions, progress: RunProgress) -> Run
     check_events(options.events, job, options.iterations)
     _clear(options.out)
     job_file = options.out / "job.yaml"
-    job_file.write_text(yaml.safe_dump(job.model_dump(mode="json"), sort_keys=False))
+    write_private(job_file, yaml.safe_dump(job.model_dump(mode="json"), sort_keys=False))
     files = RunFiles(options.out, Roles(job))
     whole = TrainingPlan(1, 1, options.iterations, options.out / "uninterrupted")
     ranks = sum(len(group.ring) for group in job.groups)
@@ -250,13 +251,13 @@ def _switch_counters(targets: Sequence[Target]) -> dict[str, int]:
 
 
 def _clear(out: Path) -> None:
-    """Make the folder, and remove what an earlier run wrote there; anything else stays.
+    """Make the folder, for its owner alone, and remove what an earlier run wrote there; anything else stays.
 
     Raises:
         TestbedError: the folder cannot be written.
     """
     try:
-        out.mkdir(parents=True, exist_ok=True)
+        make_private_folder(out)
         patterns = ("*.pcap", "events-*.jsonl", "access*.jsonl", "side-channel-*.bin", "captures-after-*")
         for path in (*(out / name for name in _OURS), *(path for pattern in patterns for path in out.glob(pattern))):
             if path.is_dir():

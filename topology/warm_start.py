@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from jobspec.private_files import private
 from topology.errors import TestbedError
 from topology.processes import Child, end_of, spawn
 from topology.warm_server import MAX_REQUEST_BYTES
@@ -74,7 +75,7 @@ class WarmStart:
             TestbedError: the server does not answer.
         """
         reader, writer = os.pipe()
-        with os.fdopen(writer, "wb") as stdout, log.open("ab") as stderr:
+        with os.fdopen(writer, "wb") as stdout, open(log, "ab", opener=private) as stderr:
             try:
                 process = self.fork(module, arguments, stdout.fileno(), stderr.fileno(), within=within)
             except BaseException:

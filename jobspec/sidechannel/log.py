@@ -18,6 +18,7 @@ from typing import BinaryIO
 from google.protobuf.message import DecodeError
 
 from jobspec.frame import crc32c
+from jobspec.private_files import make_private_folder, private
 from jobspec.sidechannel.side_channel_pb2 import (
     AttachRequest,
     ChangeRequest,
@@ -70,14 +71,14 @@ class SideChannelLog:
     """Writes a log; may be used from several threads."""
 
     def __init__(self, path: Path) -> None:
-        """Begin a new file at `path`; its folder is made where it is missing.
+        """Begin a new file at `path`; its folder is made where it is missing. Both are their owner's alone.
 
         Raises:
             OSError: it cannot be written.
         """
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private_folder(path.parent)
         self._lock = Lock()
-        self._file = path.open("wb")
+        self._file = open(path, "wb", opener=private)  # noqa: SIM115 - `close` does
         self._file.write(_MAGIC)
         self._file.flush()
 

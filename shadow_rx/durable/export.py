@@ -17,6 +17,7 @@ from typing import Any
 import safetensors.torch
 import torch
 
+from jobspec.private_files import make_private_folder
 from jobspec.recovery_point import MANIFEST_FILE, STATE_FILE, RankRecord, RecoveryPoint, pack_tensors
 from jobspec.state import SHARED_PREFIX
 from shadow_rx.durable.errors import StoreError, Trouble, missing
@@ -95,7 +96,7 @@ def write_point(point: RecoveryPoint, folder: Path) -> None:
         RecoveryPointError: a tensor that cannot be stored.
         OSError: it cannot be written.
     """
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private_folder(folder)
     _write(folder / STATE_FILE, memoryview(pack_tensors(point.tensors)))
     _write(folder / MANIFEST_FILE, memoryview(point.manifest.model_dump_json(indent=1).encode()))
 
@@ -193,7 +194,7 @@ def _next_rates(scheduler: Any) -> list[float]:
 
 
 def _write(path: Path, data: memoryview) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    make_private_folder(path.parent)
     unfinished = path.with_name(f".new-{path.name}")
     descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with os.fdopen(descriptor, "wb") as file:

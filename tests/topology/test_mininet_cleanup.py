@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+from jobspec.loader import load_job
+from topology.mininet_net import MininetNetwork
+
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"
 pytestmark = pytest.mark.mininet
 
@@ -77,3 +80,12 @@ def test_an_interrupted_run_leaves_nothing_behind(tmp_path: Path, blow: signal.S
     out, err = again.communicate(timeout=120)
     assert again.returncode == 0, out + err
     assert switch_interfaces() == []
+
+
+def test_the_machines_limits_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    set_anyway = []
+    monkeypatch.setattr("mininet.net.fixLimits", lambda: set_anyway.append(True))
+    monkeypatch.setattr("mininet.net.Mininet.inited", False)
+    job = load_job(EXAMPLE)
+    MininetNetwork(job, job.hosts[:2]).stop()
+    assert set_anyway == []

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from jobspec.private_files import make_private_folder, write_private
 from topology.acceptance.plan import Length
 from topology.acceptance.record import RunRecord
 from topology.acceptance.scenarios import Scenario
@@ -71,9 +72,9 @@ class RunLog:
         """
         self.path = out / RUNS_FILE
         try:
-            out.mkdir(parents=True, exist_ok=True)
+            make_private_folder(out)
             self.known = list(read_runs(self.path)) if resume and self.path.exists() else []
-            self.path.write_text("".join(json.dumps(record.to_json()) + "\n" for record in self.known))
+            write_private(self.path, "".join(json.dumps(record.to_json()) + "\n" for record in self.known))
         except OSError as error:
             raise TestbedError("out", f"{out} cannot be written: {error.strerror}", "choose another folder") from error
 

@@ -20,6 +20,7 @@ from controlplane.desired import desired_state
 from controlplane.errors import ControlPlaneError
 from controlplane.target import Target
 from jobspec.model import Job
+from jobspec.private_files import make_private_folder, write_private
 from jobspec.reasons import GapReason
 from jobspec.recovery_point import RecoveryPointError
 from jobspec.sidechannel.side_channel_pb2 import Status
@@ -93,7 +94,7 @@ def run_mininet(task: MininetTask) -> RunRecord:
         with ExitStack() as stack:
             # What an earlier run left would pass for this one's.
             shutil.rmtree(task.out, ignore_errors=True)
-            task.out.mkdir(parents=True)
+            make_private_folder(task.out)
             _Run(plan, task.out, record, stack).make()
     except (TestbedError, ControlPlaneError, EmulatorError, RecoveryPointError, OSError) as error:
         record.error = f"{type(error).__name__}: {error}"
@@ -137,7 +138,7 @@ class _Run:
     def make(self) -> None:
         """Train with the faults, judge, start again from the newest durable step, judge."""
         plan, length = self.plan, self.plan.length
-        (self.out / "job.yaml").write_text(yaml.safe_dump(self.job.model_dump(mode="json"), sort_keys=False))
+        write_private(self.out / "job.yaml", yaml.safe_dump(self.job.model_dump(mode="json"), sort_keys=False))
         self.disk = self.stack.enter_context(_disk(self.store, Injection.FULL_DISK in plan.injections))
         events = self._events()
         self.fabric = MininetFabric(
@@ -348,7 +349,7 @@ def _disk(folder: Path, small: bool) -> Iterator[_Disk]:
     if not small:
         yield _Disk(folder, small=False)
         return
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    make_private_folder(folder)
     options = f"size={_DISK_BYTES},mode=0700"
     done = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", options, "tmpfs", str(folder)], capture_output=True, text=True, check=False

@@ -9,7 +9,7 @@ from softswitch.codegen.actions import ActionWriter
 from softswitch.codegen.expr import Code, ExprWriter
 from softswitch.codegen.flow import FlowWriter, Goto, is_cyclic
 from softswitch.codegen.primitives import PrimitiveWriter
-from softswitch.codegen.source import Names, SourceWriter
+from softswitch.codegen.source import Names, SourceWriter, literal
 from softswitch.codegen.symbols import Symbols
 from softswitch.errors import UnsupportedProgram
 from softswitch.match import MatchKind, key_shifts
@@ -43,7 +43,7 @@ class ControlWriter:
             FlowWriter(out, nodes, pipeline.first, None).write()
             return
         out.line("exiting = 0")
-        with out.block("while True:  # left by break: exit, or the end"):
+        with out.block("while True:", "left by break: exit, or the end"):
             FlowWriter(out, nodes, pipeline.first, "break").write()
             out.line("break")
 
@@ -104,14 +104,14 @@ class _TableFlow:
 
     def _lookup(self, out: SourceWriter) -> None:
         node, symbols = self._node, self._symbols
-        default = symbols.bind("default", node.name, f"t_{node.name}_default", f"rt.tables[{node.name!r}].default_cell")
+        default = symbols.bind("default", node.name, f"t_{node.name}_default", f"rt.tables[{literal(node.name)}].default_cell")
         needs_hit = node.next_hit_miss is not None and len(self.successors) > 1
         if not node.keys:
             out.line(f"entry = {default}[0]")
             if needs_hit:
                 out.line("hit = False")
             return
-        find = symbols.bind("find", node.name, f"t_{node.name}_find", f"rt.tables[{node.name!r}].lookup.find")
+        find = symbols.bind("find", node.name, f"t_{node.name}_find", f"rt.tables[{literal(node.name)}].lookup.find")
         out.line(f"entry = {find}({self._key()})")
         if needs_hit:
             out.line("hit = entry is not None")
@@ -151,7 +151,7 @@ class _TableFlow:
             return
         position = [action.name for action in self._actions].index(call.name)
         action = self._actions[position]
-        codes = [Code(str(value), param.width) for value, param in zip(call.args, action.params, strict=True)]
+        codes = [Code(hex(value), param.width) for value, param in zip(call.args, action.params, strict=True)]
         self._body(out, action, codes)
         goto(self._after(position))
 
@@ -189,7 +189,8 @@ class _TableFlow:
         used = _used_params(action)
         first = 2 if self._node.spec.direct_counter else 1
         fresh = Names(())
-        names = [fresh.make(f"arg_{param.name}") if i in used else "_" for i, param in enumerate(action.params)]
+        # Variables of the program do not begin with an underscore, so no parameter hides one.
+        names = [f"_{fresh.make(param.name)}" if i in used else "_" for i, param in enumerate(action.params)]
         if len(used) == 1:
             out.line(f"{names[min(used)]} = entry[{first + min(used)}]")
         elif used:

@@ -119,7 +119,7 @@ class FlowWriter:
             elif target is None or target == stop:
                 self._out.line("step = 0")
             else:
-                self._out.line(f"step = {self._number[target]}  # {target}")
+                self._out.line(f"step = {self._number[target]}", target)
 
         for name in [name for name in self._order if name in inside]:
             if name == first:

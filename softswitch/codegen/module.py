@@ -24,7 +24,7 @@ def generate(program: Program, constants: Constants) -> str:
     stages.write(functions)
     _process(functions, stages)
     out = SourceWriter()
-    out.line(f'"""Generated from {program.name}."""')
+    out.comment(f"generated from {program.name}")
     out.blank()
     out.line("from struct import Struct")
     out.blank()
@@ -51,7 +51,7 @@ def _process(out: SourceWriter, stages: StageWriter) -> None:
             out.line(f"passes[0] = {stages.symbols.constants.pass_limit}")
         if stages.features.goes_again:
             out.line("again = [(frame, port, 0, now & 0xffffffffffff, None)]")
-            with out.block("for job in again:  # grows while it runs"):
+            with out.block("for job in again:", "grows while it runs"):
                 out.line("ingress(*job, now, packets, digests, again)")
         else:
             out.line("ingress(frame, port, now, packets, digests)")

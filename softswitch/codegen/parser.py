@@ -48,7 +48,7 @@ class ParserWriter:
         if program.first_state is None:
             return
         states = {name: _StateNode(self, state) for name, state in program.parse_states.items()}
-        with out.block("while True:  # left by break: accept, or an error"):
+        with out.block("while True:", "left by break: accept, or an error"):
             if is_cyclic(states, program.first_state):
                 self._loop(out, states, program.first_state)
             else:
@@ -61,7 +61,10 @@ class ParserWriter:
         number = {name: position for position, name in enumerate(order)}
 
         def goto(target: str | None) -> None:
-            out.line("break" if target is None else f"state = {number[target]}  # {target}")
+            if target is None:
+                out.line("break")
+            else:
+                out.line(f"state = {number[target]}", target)
 
         loop = out.lines.pop()
         out.depth -= 1
@@ -78,7 +81,7 @@ class ParserWriter:
     def fail(self, out: SourceWriter, condition: str, error: str) -> None:
         """Write: if `condition`, stop with a core library error."""
         with out.block(f"if {condition}:"):
-            out.line(f"parser_error = {self._error(error)}  # {error}")
+            out.line(f"parser_error = {self._error(error)}", error)
             out.line("break")
 
     # -- states ----------------------------------------------------------------------------------------------

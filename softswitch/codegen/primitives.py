@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from softswitch.codegen.checksums import CalculationWriter
 from softswitch.codegen.expr import Code, ExprWriter, fit
 from softswitch.codegen.headers import HeaderWriter
-from softswitch.codegen.source import SourceWriter
+from softswitch.codegen.source import SourceWriter, literal
 from softswitch.codegen.symbols import Symbols
 from softswitch.program.expressions import Const, Expr, FieldRef, StackField, StackLast
 from softswitch.program.ir import Arg, HeaderArg, NamedArg, Primitive
@@ -60,7 +60,7 @@ class PrimitiveWriter:
     def write(self, out: SourceWriter, primitive: Primitive) -> None:
         """Write one primitive other than a jump."""
         if primitive.source is not None and primitive.op not in ("no_op", "log_msg"):
-            out.comment(" ".join(primitive.source.fragment.split())[:70], primitive.source)
+            out.comment(" ".join(primitive.source.fragment[:1000].split())[:70], primitive.source)
         self._writers[primitive.op](out, primitive)
 
     # -- arguments -------------------------------------------------------------------------------------------
@@ -183,8 +183,8 @@ class PrimitiveWriter:
 
     def _count(self, out: SourceWriter, primitive: Primitive) -> None:
         name = self._named(primitive.args[0])
-        packets = self._symbols.bind("packets", name, f"c_{name}_packets", f"rt.counters[{name!r}].packets")
-        octets = self._symbols.bind("octets", name, f"c_{name}_bytes", f"rt.counters[{name!r}].octets")
+        packets = self._symbols.bind("packets", name, f"c_{name}_packets", f"rt.counters[{literal(name)}].packets")
+        octets = self._symbols.bind("octets", name, f"c_{name}_bytes", f"rt.counters[{literal(name)}].octets")
         with self._cell(out, primitive.args[1], self._counter_size(name)) as index:
             out.line(f"{packets}[{index}] += 1")
             out.line(f"{octets}[{index}] += frame_bytes")
@@ -193,7 +193,7 @@ class PrimitiveWriter:
         return next(counter.size for counter in self._symbols.program.counters if counter.name == name)
 
     def _register(self, name: str) -> tuple[str, int, int]:
-        cells = self._symbols.bind("register", name, f"r_{name}", f"rt.registers[{name!r}].cells")
+        cells = self._symbols.bind("register", name, f"r_{name}", f"rt.registers[{literal(name)}].cells")
         declared = next(item for item in self._symbols.program.registers if item.name == name)
         return cells, declared.size, declared.width
 

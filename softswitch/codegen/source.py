@@ -1,16 +1,43 @@
-"""Building Python source text: indentation, and names that cannot clash."""
+"""Building Python source text: indentation, and names that cannot clash.
+
+The texts of a program (names, file names, source fragments) are whatever its sender wrote. They reach the generated
+source through three functions of this module and in no other way: `Names.make` makes identifiers, `literal` makes string
+literals, and notes become comments. `SourceWriter.line` refuses code that these could not have made.
+"""
 
 from __future__ import annotations
 
+import builtins
 import keyword
 import re
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
+from softswitch.errors import UnsupportedProgram
 from softswitch.program.ir import Source
 
 LINE_LENGTH = 110
 """Columns that lists of names are broken at."""
+
+MAX_SOURCE = 2 << 20
+"""Characters of generated source: compiling a character takes up to about 200 bytes of memory."""
+
+_CODE = re.compile(
+    r"""(?:[ !$-&(-\[\]-~]|'(?:[ -&(-\[\]-~]|\\[ -~])*+'|"(?:[ !#-\[\]-~]|\\[ -~])*+")*+"""
+)  # printable ASCII with every string closed; neither a comment nor a backslash outside a string
+_NOT_IN_NOTES = re.compile(r"[^ -~]")
+_LONGEST_NOTE = 120
+_LONGEST_NAME = 80
+
+
+def literal(text: str) -> str:
+    """Return the Python string literal for any text."""
+    return ascii(text)
+
+
+def note_of(text: str) -> str:
+    """Return text as a comment may hold it: printable ASCII, one line, not long."""
+    return _NOT_IN_NOTES.sub("?", text[:_LONGEST_NOTE])
 
 
 class SourceWriter:
@@ -20,11 +47,24 @@ class SourceWriter:
         """Start empty at an indentation of `depth`."""
         self.lines: list[str] = []
         self.depth = depth
+        self._characters = 0
 
-    def line(self, text: str, source: Source | None = None) -> None:
-        """Add a line, with the P4 source line as a comment if known."""
-        comment = f"  # {source}" if source is not None else ""
-        self.lines.append(f"{'    ' * self.depth}{text}{comment}")
+    def line(self, code: str, note: str | None = None) -> None:
+        """Add a line of code, with a note as its comment.
+
+        Raises:
+            UnsupportedProgram: the source grows beyond all bounds.
+        """
+        if _CODE.fullmatch(code) is None:
+            raise AssertionError(f"not a line of code: {code[:200]!r}")
+        self._append(code if note is None else f"{code}  # {note_of(note)}")
+
+    def _append(self, text: str) -> None:
+        self._characters += len(text) + 4 * self.depth + 1
+        if self._characters > MAX_SOURCE:
+            what = f"a program that takes more than {MAX_SOURCE >> 20} MiB of generated code"
+            raise UnsupportedProgram(f"{what} is not supported by this switch", "program")
+        self.lines.append(f"{'    ' * self.depth}{text}")
 
     def listed(self, before: str, items: Iterable[str], after: str) -> None:
         """Add `before`, the items with commas between them, and `after`, over as many lines as that needs."""
@@ -39,18 +79,18 @@ class SourceWriter:
         self.line(current + after)
 
     def comment(self, text: str, source: Source | None = None) -> None:
-        """Add a comment line."""
+        """Add a comment line, with the P4 source line if known."""
         place = f" ({source})" if source is not None else ""
-        self.line(f"# {text}{place}")
+        self._append(f"# {note_of(text)}{note_of(place)}")
 
     def blank(self) -> None:
         """Add an empty line."""
         self.lines.append("")
 
     @contextmanager
-    def block(self, header: str) -> Iterator[None]:
+    def block(self, header: str, note: str | None = None) -> Iterator[None]:
         """Indent what follows under `header`; an empty body becomes `pass`, an empty `else` is left out."""
-        self.line(header)
+        self.line(header, note)
         self.depth += 1
         start = len(self.lines)
         yield
@@ -84,6 +124,7 @@ class SourceWriter:
 
     def insert(self, other: SourceWriter) -> None:
         """Append the lines of another writer, which was started at the right depth."""
+        self._characters += other._characters
         self.lines.extend(other.lines)
 
     def text(self) -> str:
@@ -96,17 +137,19 @@ class Names:
 
     def __init__(self, reserved: Iterable[str]) -> None:
         """Start with the names that must not be used."""
-        self._taken = set(reserved) | set(keyword.kwlist) | set(keyword.softkwlist)
+        self._taken = set(reserved) | set(keyword.kwlist) | set(keyword.softkwlist) | set(dir(builtins))
+        self._number: dict[str, int] = {}
 
     def make(self, wish: str) -> str:
-        """Return an identifier made from `wish`, with a number appended if it is taken."""
-        base = re.sub(r"\W", "_", wish, flags=re.ASCII).strip("_") or "x"
+        """Return an identifier made from `wish`, with a number appended if it is taken; it never begins with `_`."""
+        base = re.sub(r"\W", "_", wish[:_LONGEST_NAME], flags=re.ASCII).strip("_") or "x"
         if base[0].isdigit():
             base = f"x{base}"
-        name, number = base, 1
+        name, number = base, self._number.get(base, 1)
         while name in self._taken:
             number += 1
             name = f"{base}_{number}"
+        self._number[base] = number
         self._taken.add(name)
         return name
 

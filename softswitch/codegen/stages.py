@@ -20,7 +20,7 @@ from softswitch.codegen.features import (
 from softswitch.codegen.headers import HeaderWriter
 from softswitch.codegen.parser import ParserWriter
 from softswitch.codegen.primitives import SESSION_MASK
-from softswitch.codegen.source import SourceWriter, identifiers
+from softswitch.codegen.source import SourceWriter, identifiers, literal
 from softswitch.codegen.symbols import TARGET_VARIABLES, Symbols
 
 BODY = 2
@@ -197,7 +197,8 @@ class StageWriter:
                 break
             with out.block(f"if digest_id == {learn_list.id}:"):
                 values = "".join(f"{self._exprs.unsigned(expr, width)}, " for _, expr, width in learn_list.values)
-                out.line(f"digests.append(({learn_list.name!r}, ({values})))")
+                name = self.symbols.bind("digest", learn_list.name, f"d_{learn_list.name}", literal(learn_list.name))
+                out.line(f"digests.append(({name}, ({values})))")
         return out
 
     def _parser_results(self, out: SourceWriter) -> None:

@@ -2,10 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from array import array
+from collections.abc import MutableSequence, Sequence
 from dataclasses import dataclass
 
 from softswitch.errors import ErrorKind, SwitchError
+
+_CODES = {8: "B", 16: "H", 32: "I", 64: "Q"}
+_LARGE_INTEGER = 48
+"""Bytes of a list's slot with a Python integer, without the integer's digits."""
+
+
+def counter_bytes(size: int) -> int:
+    """Return the bytes of memory that a counter array of `size` cells takes."""
+    return 16 * size
+
+
+def register_bytes(size: int, width: int) -> int:
+    """Return the bytes of memory that a register array of `size` cells of `width` bits takes at most."""
+    bits = _machine_width(width)
+    return size * (bits // 8 if bits is not None else _LARGE_INTEGER + width // 7)
+
+
+def _machine_width(width: int) -> int | None:
+    return next((bits for bits in _CODES if width <= bits), None)
+
+
+def _zeros(code: str, size: int) -> array[int]:
+    return array(code, [0]) * size
 
 
 class CounterArray:
@@ -26,8 +50,8 @@ class CounterArray:
         """Make an array with all cells at 0."""
         self.name = name
         self.size = size
-        self.packets = [0] * size
-        self.octets = [0] * size
+        self.packets = _zeros("Q", size)
+        self.octets = _zeros("Q", size)
 
     def read(self, index: int) -> tuple[int, int]:
         """Return (packets, bytes) of a cell.
@@ -50,8 +74,8 @@ class CounterArray:
 
     def reset(self) -> None:
         """Set all cells to 0."""
-        self.packets[:] = [0] * self.size
-        self.octets[:] = [0] * self.size
+        self.packets[:] = _zeros("Q", self.size)
+        self.octets[:] = _zeros("Q", self.size)
 
 
 class RegisterArray:
@@ -69,7 +93,9 @@ class RegisterArray:
         self.name = name
         self.size = size
         self.width = width
-        self.cells = [0] * size
+        bits = _machine_width(width)
+        self._code = None if bits is None else _CODES[bits]
+        self.cells: MutableSequence[int] = self._empty()
 
     def read(self, index: int) -> int:
         """Return a cell.
@@ -94,7 +120,10 @@ class RegisterArray:
 
     def reset(self) -> None:
         """Set all cells to 0."""
-        self.cells[:] = [0] * self.size
+        self.cells[:] = self._empty()
+
+    def _empty(self) -> MutableSequence[int]:
+        return [0] * self.size if self._code is None else _zeros(self._code, self.size)
 
 
 def _check_index(what: str, name: str, size: int, index: int) -> None:

@@ -7,12 +7,12 @@ use.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
+from types import CodeType, MappingProxyType
 from typing import Any, NamedTuple
 
 from softswitch.codegen.module import generate
 from softswitch.codegen.symbols import Constants
-from softswitch.errors import ErrorKind, SwitchError
+from softswitch.errors import ErrorKind, SwitchError, UnsupportedProgram
 from softswitch.program.ir import Program
 from softswitch.program.load import load_program
 from softswitch.runtime import CloneSession, Runtime
@@ -79,17 +79,17 @@ class SwitchCore:
         self.drop_port = drop_port
         self.tables: Mapping[str, Table] = MappingProxyType({node.name: Table(node.spec) for node in program.tables()})
         self.counters: Mapping[str, CounterArray] = MappingProxyType(
-            {item.name: CounterArray(item.name, item.size) for item in program.counters}
+            {item.name: CounterArray(item.name, item.size) for item in program.counters.values()}
         )
         self.registers: Mapping[str, RegisterArray] = MappingProxyType(
-            {item.name: RegisterArray(item.name, item.size, item.width) for item in program.registers}
+            {item.name: RegisterArray(item.name, item.size, item.width) for item in program.registers.values()}
         )
         self.digests: Mapping[str, DigestSpec] = MappingProxyType(_digests(program))
-        self.generated_source = generate(program, Constants(drop_port, PASS_LIMIT))
+        self.generated_source, code = _compile(program, Constants(drop_port, PASS_LIMIT))
         self._seed = seed
         self._runtime = Runtime(self.tables, self.counters, self.registers)
         self._runtime.random.seed(seed)
-        self._process = _build(self.generated_source, program.name, self._runtime)
+        self._process = _build(code, self._runtime)
 
     # -- packets ---------------------------------------------------------------------------------------------
 
@@ -198,8 +198,20 @@ def _digests(program: Program) -> dict[str, DigestSpec]:
 _Process = Callable[[bytes, int, int], tuple[list[tuple[int, bytes]], list[tuple[str, tuple[int, ...]]]]]
 
 
-def _build(source: str, name: str, runtime: Runtime) -> _Process:
+def _compile(program: Program, constants: Constants) -> tuple[str, CodeType]:
+    """Return the generated module and its code."""
+    try:
+        source = generate(program, constants)
+        return source, compile(source, "<softswitch>", "exec")
+    except (RecursionError, MemoryError, SyntaxError) as error:  # what Python says of code that is nested too deeply
+        what = (
+            f"a program whose statements or expressions are nested so deeply is not supported by this switch: {error}"
+        )
+        raise UnsupportedProgram(what, "program") from error
+
+
+def _build(code: CodeType, runtime: Runtime) -> _Process:
     namespace: dict[str, Any] = {}
-    exec(compile(source, f"<softswitch {name}>", "exec"), namespace)
+    exec(code, namespace)
     process: _Process = namespace["build"](runtime)
     return process

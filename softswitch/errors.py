@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from enum import Enum
 
+_LONGEST_TEXT = 600
+"""Characters of a text in a message: a status travels in metadata, of which clients take 8 kB."""
+
 
 class ErrorKind(Enum):
     """Kinds of refusal; the names are those of the gRPC status codes that P4Runtime answers with."""
@@ -26,11 +29,19 @@ class SwitchError(Exception):
     """
 
     def __init__(self, kind: ErrorKind, what: str, place: str) -> None:
-        """Make the error; its text is `place`, then `what`."""
+        """Make the error; its text is `place`, then `what`. Both may quote a program: they become printable."""
+        what, place = printable(what), printable(place)
         super().__init__(f"{place}: {what}")
         self.kind = kind
         self.what = what
         self.place = place
+
+
+def printable(text: str) -> str:
+    """Return text for a message on one line: no control characters or lone surrogates, and not endless."""
+    if len(text) > _LONGEST_TEXT:
+        text = f"{text[:_LONGEST_TEXT]}…"
+    return "".join(character if character.isprintable() else ascii(character)[1:-1] for character in text)
 
 
 class UnsupportedProgram(SwitchError):

@@ -13,8 +13,8 @@ from softswitch.codegen.source import Names, SourceWriter, literal
 from softswitch.codegen.symbols import Symbols
 from softswitch.errors import UnsupportedProgram
 from softswitch.match import MatchKind, key_shifts
-from softswitch.program.expressions import Expr, FieldRef, ParamRef, walk
-from softswitch.program.ir import Action, ConditionNode, NamedArg, Pipeline, Primitive, TableKey, TableNode
+from softswitch.program.expressions import FieldRef, ParamRef, walk
+from softswitch.program.ir import Action, ConditionNode, Pipeline, TableKey, TableNode, expressions
 from softswitch.program.load_control import successors
 
 
@@ -104,14 +104,15 @@ class _TableFlow:
 
     def _lookup(self, out: SourceWriter) -> None:
         node, symbols = self._node, self._symbols
-        default = symbols.bind("default", node.name, f"t_{node.name}_default", f"rt.tables[{literal(node.name)}].default_cell")
+        table = f"rt.tables[{literal(node.name)}]"
+        default = symbols.bind("default", node.name, f"t_{node.name}_default", f"{table}.default_cell")
         needs_hit = node.next_hit_miss is not None and len(self.successors) > 1
         if not node.keys:
             out.line(f"entry = {default}[0]")
             if needs_hit:
                 out.line("hit = False")
             return
-        find = symbols.bind("find", node.name, f"t_{node.name}_find", f"rt.tables[{literal(node.name)}].lookup.find")
+        find = symbols.bind("find", node.name, f"t_{node.name}_find", f"{table}.lookup.find")
         out.line(f"entry = {find}({self._key()})")
         if needs_hit:
             out.line("hit = entry is not None")
@@ -208,16 +209,6 @@ class _TableFlow:
 def _used_params(action: Action) -> set[int]:
     used: set[int] = set()
     for primitive in action.primitives:
-        for expr in _expressions(primitive):
+        for expr in expressions(primitive):
             used.update(part.index for part in walk(expr) if isinstance(part, ParamRef))
     return used
-
-
-def _expressions(primitive: Primitive) -> list[Expr]:
-    found: list[Expr] = []
-    for arg in primitive.args:
-        if isinstance(arg, Expr):
-            found.append(arg)
-        elif not isinstance(arg, NamedArg) and arg.index is not None:
-            found.append(arg.index)
-    return found

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from softswitch.codegen.symbols import Symbols
+from softswitch.errors import UnsupportedProgram
 from softswitch.program.expressions import (
     BoolConst,
     Const,
@@ -21,6 +22,7 @@ from softswitch.program.expressions import (
     is_bool,
 )
 from softswitch.program.ir import Field
+from softswitch.program.limits import MAX_EXPRESSION_TEXT
 
 MAX_SHIFT = 4096
 """A shift to the left by this much or more gives 0: no P4 value is that wide, and the mask that p4c puts
@@ -33,6 +35,18 @@ class Code:
 
     text: str
     bits: int | None
+
+    def __post_init__(self) -> None:
+        """Refuse text that grows without end: some operators write an operand twice."""
+        check_text(self.text)
+
+
+def check_text(text: str) -> str:
+    """Return the code of an expression, unless it is too long."""
+    if len(text) > MAX_EXPRESSION_TEXT:
+        what = f"an expression that takes more than {MAX_EXPRESSION_TEXT} characters of generated code"
+        raise UnsupportedProgram(f"{what} is not supported by this switch", "program")
+    return text
 
 
 class ExprWriter:
@@ -120,9 +134,12 @@ class ExprWriter:
                 return Code(fit(left, mask.bit_length()), min(left.bits, mask.bit_length()))
         if op in ("/", "%"):
             python_op = "//" if op == "/" else "%"
+            bits = None if right.bits is None else left.bits
             if isinstance(expr.args[1], Const) and expr.args[1].value > 0:
-                return Code(f"({left.text} {python_op} {right.text})", left.bits)
-            return Code(f"({left.text} {python_op} {right.text} if {right.text} else 0)", left.bits)
+                return Code(f"({left.text} {python_op} {right.text})", bits)
+            return Code(f"({left.text} {python_op} {right.text} if {right.text} else 0)", bits)
+        if op == ">>" and right.bits is None:
+            return Code(f"({left.text} >> {right.text} if {right.text} >= 0 else 0)", left.bits)
         return Code(f"({left.text} {op} {right.text})", _result_bits(op, left.bits, right.bits))
 
     def _shift_left(self, left: Code, right: Code, amount: Expr) -> Code:
@@ -130,7 +147,7 @@ class ExprWriter:
             return Code(f"({left.text} << {right.text})", None if left.bits is None else left.bits + amount.value)
         if right.bits is not None and 1 << right.bits <= MAX_SHIFT:
             return Code(f"({left.text} << {right.text})", None)
-        return Code(f"({left.text} << {right.text} if {right.text} < {MAX_SHIFT} else 0)", None)
+        return Code(f"({left.text} << {right.text} if 0 <= {right.text} < {MAX_SHIFT} else 0)", None)
 
     def _cast(self, op: str, operand: Code, width: Expr) -> Code:
         assert isinstance(width, Const)
@@ -138,12 +155,15 @@ class ExprWriter:
         low, high = (0, (1 << bits) - 1) if op == "usat_cast" else (-(1 << (bits - 1)), (1 << (bits - 1)) - 1)
         if op == "two_comp_mod":
             return Code(wrap_signed(operand.text, bits), None)
-        return Code(f"min(max({operand.text}, {low}), {high})", bits if op == "usat_cast" else None)
+        return Code(f"min(max({operand.text}, {low:#x}), {high:#x})", bits if op == "usat_cast" else None)
 
     # -- booleans --------------------------------------------------------------------------------------------
 
     def condition(self, expr: Expr) -> str:
         """Return an expression to be tested for truth (not necessarily a `bool`)."""
+        return check_text(self._condition(expr))
+
+    def _condition(self, expr: Expr) -> str:
         if isinstance(expr, BoolConst):
             return str(expr.value)
         if not is_bool(expr):

@@ -87,15 +87,16 @@ def make_layout(
     before: list[Group] = []
     after: list[Group] = []
     current, pending = before, []
+    bits = 0
     for declared in header_type.fields:
         if declared.varbit:
             current = after
             continue
         pending.append(declared)
-        bits = sum(item.width for item in pending)
+        bits += declared.width
         if bits % 8 == 0:
             _append(current, pending, bits // 8, is_live, is_written)
-            pending = []
+            pending, bits = [], 0
     for groups in (before, after):
         offset = 0
         for group in groups:

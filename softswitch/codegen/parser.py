@@ -10,7 +10,7 @@ from softswitch.codegen.headers import HeaderWriter
 from softswitch.codegen.primitives import PrimitiveWriter
 from softswitch.codegen.source import SourceWriter
 from softswitch.codegen.symbols import Symbols
-from softswitch.program.expressions import Expr, FieldRef, Lookahead, StackLast
+from softswitch.program.expressions import Expr, FieldRef, Lookahead, StackLast, walk
 from softswitch.program.ir import (
     Advance,
     Extract,
@@ -19,7 +19,9 @@ from softswitch.program.ir import (
     SetField,
     Transition,
     Verify,
+    expressions,
 )
+from softswitch.program.limits import MAX_PARSER_STEPS
 
 CORE_ERRORS = {
     "NoError": 0,
@@ -48,15 +50,15 @@ class ParserWriter:
         if program.first_state is None:
             return
         states = {name: _StateNode(self, state) for name, state in program.parse_states.items()}
+        if is_cyclic(states, program.first_state):
+            self._loop(out, states, program.first_state)
+            return
         with out.block("while True:", "left by break: accept, or an error"):
-            if is_cyclic(states, program.first_state):
-                self._loop(out, states, program.first_state)
-            else:
-                FlowWriter(out, states, program.first_state, "break").write()
-                out.line("break")
+            FlowWriter(out, states, program.first_state, "break").write()
+            out.line("break")
 
     def _loop(self, out: SourceWriter, states: dict[str, _StateNode], first: str) -> None:
-        """Write a parser with loops (header stacks): one pass of the loop per state or more."""
+        """Write a parser with loops (header stacks): one pass of the loop for a state or more, in limited number."""
         order = topological_order(states, first)
         number = {name: position for position, name in enumerate(order)}
 
@@ -66,14 +68,13 @@ class ParserWriter:
             else:
                 out.line(f"state = {number[target]}", target)
 
-        loop = out.lines.pop()
-        out.depth -= 1
         out.line("state = 0")
-        out.lines.append(loop)
-        out.depth += 1
-        for name in order:
-            with out.block(f"if state == {number[name]}:"):
-                states[name].write(out, goto)
+        with out.block(f"for _ in range({MAX_PARSER_STEPS}):", "left by break: accept, or an error"):
+            for name in order:
+                with out.block(f"if state == {number[name]}:"):
+                    states[name].write(out, goto)
+        with out.block("else:"):
+            out.line(f"parser_error = {self._error('ParserTimeout')}", "ParserTimeout")
 
     def _error(self, name: str) -> int:
         return self._symbols.program.errors.get(name, CORE_ERRORS[name])
@@ -91,6 +92,8 @@ class ParserWriter:
         out.comment(f"state {state.name}", state.source)
         exprs = ExprWriter(self._symbols)
         for op in state.ops:
+            for expr in expressions(op):
+                self._require(out, expr)
             self._op(out, exprs, op)
         if not state.transitions:
             goto(state.default)
@@ -113,13 +116,12 @@ class ParserWriter:
 
     def _key(self, out: SourceWriter, exprs: ExprWriter, expr: Expr, position: int) -> str:
         """Return a name for a component of the select key."""
-        if isinstance(expr, Lookahead):
-            self._require(out, expr)
+        self._require(out, expr)
         code = exprs.code(expr)
         text = code.text if code.bits is not None else exprs.unsigned(expr, self._signed_width(expr))
         if text.isidentifier():
             return text
-        name = f"key{position}"
+        name = f"_key_{position}"
         out.line(f"{name} = {text}")
         return name
 
@@ -130,15 +132,16 @@ class ParserWriter:
         first = self._symbols.program.stacks[expr.stack].headers[0]
         return self._symbols.program.headers[first].type.field(expr.field).width
 
-    def _require(self, out: SourceWriter, expr: Lookahead) -> None:
-        self.fail(out, f"offset + {(expr.offset + expr.width + 7) // 8} > size", "PacketTooShort")
+    def _require(self, out: SourceWriter, expr: Expr) -> None:
+        """Write: stop with an error if the packet ends before what `expr` looks at."""
+        bits = max((part.offset + part.width for part in walk(expr) if isinstance(part, Lookahead)), default=0)
+        if bits:
+            self.fail(out, f"offset + {(bits + 7) // 8} > size", "PacketTooShort")
 
     def _op(self, out: SourceWriter, exprs: ExprWriter, op: ParserOp) -> None:
         if isinstance(op, Extract):
             self._extract(out, exprs, op)
         elif isinstance(op, SetField):
-            if isinstance(op.value, Lookahead):
-                self._require(out, op.value)
             declared = self._symbols.program.field(op.target)
             out.line(f"{self._symbols.field(op.target)} = {exprs.stored(exprs.code(op.value), declared)}")
         elif isinstance(op, Verify):

@@ -190,11 +190,11 @@ class PrimitiveWriter:
             out.line(f"{octets}[{index}] += frame_bytes")
 
     def _counter_size(self, name: str) -> int:
-        return next(counter.size for counter in self._symbols.program.counters if counter.name == name)
+        return self._symbols.program.counters[name].size
 
     def _register(self, name: str) -> tuple[str, int, int]:
         cells = self._symbols.bind("register", name, f"r_{name}", f"rt.registers[{literal(name)}].cells")
-        declared = next(item for item in self._symbols.program.registers if item.name == name)
+        declared = self._symbols.program.registers[name]
         return cells, declared.size, declared.width
 
     def _register_read(self, out: SourceWriter, primitive: Primitive) -> None:

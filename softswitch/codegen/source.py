@@ -1,8 +1,8 @@
 """Building Python source text: indentation, and names that cannot clash.
 
-The texts of a program (names, file names, source fragments) are whatever its sender wrote. They reach the generated
-source through three functions of this module and in no other way: `Names.make` makes identifiers, `literal` makes string
-literals, and notes become comments. `SourceWriter.line` refuses code that these could not have made.
+The texts of a program (names, file names, source fragments) are whatever its sender wrote. They reach generated source
+through three functions of this module and in no other way: `Names.make` makes identifiers, `literal` makes string
+literals, and `note_of` makes comments. `SourceWriter.line` refuses code that these could not have made.
 """
 
 from __future__ import annotations
@@ -15,12 +15,10 @@ from contextlib import contextmanager
 
 from softswitch.errors import UnsupportedProgram
 from softswitch.program.ir import Source
+from softswitch.program.limits import MAX_SOURCE
 
 LINE_LENGTH = 110
 """Columns that lists of names are broken at."""
-
-MAX_SOURCE = 2 << 20
-"""Characters of generated source: compiling a character takes up to about 200 bytes of memory."""
 
 _CODE = re.compile(
     r"""(?:[ !$-&(-\[\]-~]|'(?:[ -&(-\[\]-~]|\\[ -~])*+'|"(?:[ !#-\[\]-~]|\\[ -~])*+")*+"""

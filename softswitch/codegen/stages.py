@@ -323,7 +323,7 @@ class StageWriter:
 
     def _write_clone(self, out: SourceWriter) -> None:
         """Write the function that parses the packet as it came in once more and sends it to egress."""
-        names = [f"kept_{number}" for number in range(len(self._kept_in_egress))]
+        names = [f"_kept_{number}" for number in range(len(self._kept_in_egress))]
         given = self._target_values({"standard_metadata.ingress_port": "port"})
         given = {name: text for name, text in given.items() if name in identifiers(self._parse.lines)}
         with out.function("clone_to_egress", [*self._clone_params, *names]):

@@ -37,6 +37,9 @@ _RESERVED = (
         "checksum",
     ),
     *(
+        "stamp",
+        "copies",
+        "copy_port",
         "clone_session",
         "clone_list",
         "digest_id",
@@ -61,7 +64,6 @@ _RESERVED = (
         "len",
     ),
     *("Struct", "hashes", "min", "max", "int", "range"),
-    *(f"key{number}" for number in range(64)),
 )
 
 

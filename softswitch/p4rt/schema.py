@@ -135,7 +135,7 @@ class Schema:
 
         Raises:
             P4RuntimeError: INVALID_ARGUMENT for an inconsistent P4Info, or for objects that this target lacks
-                (action profiles, meters, value sets, externs, idle timeout, string translation).
+                (action profiles, meters, value sets, externs, string translation).
         """
         _refuse_unsupported(info)
         direct = {counter.preamble.id for counter in info.direct_counters}
@@ -279,10 +279,5 @@ def _refuse_unsupported(info: p4i.P4Info) -> None:
     )
     problems = [f"{kind} {item.preamble.name}" for kind, items in groups for item in items]
     problems += [f"extern {extern.extern_type_name}" for extern in info.externs if extern.instances]
-    problems += [
-        f"idle timeout of table {table.preamble.name}"
-        for table in info.tables
-        if table.idle_timeout_behavior != p4i.Table.NO_TIMEOUT
-    ]
     if problems:
         raise invalid(f"P4Info: {unimplemented(', '.join(problems)).message}")

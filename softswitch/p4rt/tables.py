@@ -70,7 +70,7 @@ class TableStore:
             P4RuntimeError: INVALID_ARGUMENT for an unknown table or a filter that is not valid.
         """
         if request.HasField("time_since_last_hit"):
-            raise invalid("time_since_last_hit must not be set: no table of the program has an idle timeout")
+            raise invalid("time_since_last_hit must not be set: this target has no idle timeouts")
         if request.table_id == 0 and (
             request.match
             or request.priority
@@ -310,7 +310,7 @@ class TableStore:
 
     def _check_resources(self, entry: p4r.TableEntry, info: TableInfo) -> None:
         if entry.idle_timeout_ns or entry.HasField("time_since_last_hit"):
-            raise invalid(f"table {info.name} has no idle timeout")
+            raise invalid(f"table {info.name}: this target has no idle timeouts; leave idle_timeout_ns out")
         if entry.HasField("meter_config") or entry.HasField("meter_counter_data"):
             raise invalid(f"table {info.name} has no direct meter")
         if entry.HasField("counter_data"):

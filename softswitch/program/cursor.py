@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Container, Iterator
 from pathlib import PurePosixPath
 
 from softswitch.errors import ErrorKind, UnsupportedProgram
 from softswitch.program.ir import Source
+from softswitch.program.limits import MAX_SIZE, MAX_WIDTH
 
-MAX_SIZE = 1 << 24
-"""Cells of a register or counter array, and entries of a table, that this switch is ready to hold."""
-
-MAX_WIDTH = 1 << 14
-"""Bits of a field, register cell or action parameter."""
+_HEXADECIMAL = re.compile(r"\s*([+-]?)(?:0[xX])?([0-9a-fA-F]+)\s*", re.ASCII)
+_INTEGERS = range(-(2**63), 2**64)
 
 
 class Cursor:
@@ -80,9 +79,11 @@ class Cursor:
         return self._value
 
     def integer(self) -> int:
-        """Return a JSON integer."""
+        """Return a JSON integer of at most 64 bits."""
         if not isinstance(self._value, int) or isinstance(self._value, bool):
             raise self.malformed("an integer was expected")
+        if self._value not in _INTEGERS:
+            raise self.malformed("an integer of at most 64 bits was expected")
         return self._value
 
     def size(self) -> int:
@@ -99,6 +100,20 @@ class Cursor:
             raise self.malformed(f"a number in {lowest}..{highest} was expected, not {value}")
         return value
 
+    def new_name(self, taken: Container[str]) -> str:
+        """Return a string that names an object of its own, not one of `taken`."""
+        name = self.text()
+        if name in taken:
+            raise self.malformed(f"there are two of the name {name!r}")
+        return name
+
+    def new_id(self, taken: Container[int]) -> int:
+        """Return an integer that names an object of its own, not one of `taken`."""
+        number = self.integer()
+        if number in taken:
+            raise self.malformed(f"there are two of the id {number}")
+        return number
+
     def is_text(self, text: str) -> bool:
         """Whether the value is this string."""
         return self._value == text
@@ -111,10 +126,14 @@ class Cursor:
 
     def hexadecimal(self) -> int:
         """Return an integer written as a hexadecimal string, possibly negative."""
-        try:
-            return int(self.text(), 16)
-        except ValueError:
-            raise self.malformed("a hexadecimal number was expected") from None
+        found = _HEXADECIMAL.fullmatch(self.text())
+        if found is None:
+            raise self.malformed("a hexadecimal number was expected")
+        digits = found[2].lstrip("0")
+        if 4 * len(digits) > MAX_WIDTH:
+            raise self.unsupported(f"a number of more than {MAX_WIDTH} bits")
+        value = int(digits or "0", 16)
+        return -value if found[1] == "-" else value
 
     def name_or_null(self) -> str | None:
         """Return a string, or None for null."""
@@ -130,7 +149,7 @@ class Cursor:
             info = here._value.get("source_info") if isinstance(here._value, dict) else None
             if isinstance(info, dict):
                 file, line, fragment = (info.get(key) for key in ("filename", "line", "source_fragment"))
-                if isinstance(file, str) and isinstance(line, int) and isinstance(fragment, str):
+                if isinstance(file, str) and isinstance(line, int) and line in _INTEGERS and isinstance(fragment, str):
                     return Source(PurePosixPath(file).name, line, fragment)
             here = here._parent
         return None

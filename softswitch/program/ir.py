@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from softswitch.program.expressions import Expr, FieldRef
 from softswitch.state import TableSpec
@@ -42,17 +43,19 @@ class HeaderType:
 
     def field(self, name: str) -> Field:
         """Return the field called `name`; KeyError if there is none."""
-        for field in self.fields:
-            if field.name == name:
-                return field
-        raise KeyError(name)
+        return self.by_name[name]
 
-    @property
+    @cached_property
+    def by_name(self) -> Mapping[str, Field]:
+        """The fields by name."""
+        return {field.name: field for field in self.fields}
+
+    @cached_property
     def varbit(self) -> Field | None:
         """The field of variable length, if there is one."""
         return next((field for field in self.fields if field.varbit), None)
 
-    @property
+    @cached_property
     def fixed_bits(self) -> int:
         """Bits of all fields of fixed width."""
         return sum(field.width for field in self.fields)
@@ -157,6 +160,25 @@ class Advance:
 
 
 ParserOp = Extract | SetField | Verify | Advance | Primitive
+
+
+def expressions(op: ParserOp) -> list[Expr]:
+    """Return the expressions that an operation or primitive contains, its targets too."""
+    if isinstance(op, Extract):
+        return [] if op.length is None else [op.length]
+    if isinstance(op, SetField):
+        return [op.value]
+    if isinstance(op, Verify):
+        return [op.condition, op.error]
+    if isinstance(op, Advance):
+        return [op.bits]
+    found: list[Expr] = []
+    for arg in op.args:
+        if isinstance(arg, Expr):
+            found.append(arg)
+        elif not isinstance(arg, NamedArg) and arg.index is not None:
+            found.append(arg.index)
+    return found
 
 
 @dataclass(frozen=True)
@@ -319,8 +341,8 @@ class Program:
     calculations: Mapping[str, Calculation]
     field_lists: Mapping[int, FieldList]
     learn_lists: Mapping[int, LearnList]
-    counters: tuple[CounterDef, ...]
-    registers: tuple[RegisterDef, ...]
+    counters: Mapping[str, CounterDef]
+    registers: Mapping[str, RegisterDef]
 
     def field(self, ref: FieldRef) -> Field:
         """Return the declaration of a referenced field."""
@@ -332,7 +354,7 @@ class Program:
             return self.aliases[name]
         header, field = name.split(".", 1)
         instance = self.headers.get(header)
-        if instance is None or all(declared.name != field for declared in instance.type.fields):
+        if instance is None or field not in instance.type.by_name:
             return None
         return FieldRef(header, field)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+from softswitch.arrays import counter_bytes, register_bytes
 from softswitch.errors import ErrorKind, UnsupportedProgram
 from softswitch.program.cursor import Cursor
 from softswitch.program.expressions import Const, Expr, FieldRef
@@ -25,6 +26,7 @@ from softswitch.program.ir import (
     RegisterDef,
     Stack,
 )
+from softswitch.program.limits import MAX_FIELDS, MAX_HEADER_BYTES, MAX_STATE_BYTES, MAX_TEXT
 from softswitch.program.load_control import PipelineReader
 from softswitch.program.load_expr import Scope
 from softswitch.program.load_parser import ParserReader
@@ -34,6 +36,9 @@ ALGORITHMS = frozenset(
     {"csum16", "cksum16", "crc16", "crc16_custom", "crc32", "crc32_custom", "crcCCITT", "identity", "xor16"}
 )
 """Hash algorithms that this switch has; the custom ones with BMv2's initial configuration."""
+
+TARGET_METADATA = frozenset({"standard_metadata", "intrinsic_metadata", "queueing_metadata"})
+"""Metadata instances whose fields the target reads and writes."""
 
 _REFUSED = {
     "header_unions": "a header union",
@@ -52,10 +57,16 @@ def load_program(config: bytes | str | dict[str, object]) -> Program:
     """
     if isinstance(config, dict):
         return _Reader(Cursor(config)).read()
+    if len(config) > MAX_TEXT:
+        what = f"a BMv2 JSON of {len(config)} bytes is not supported by this switch, only up to {MAX_TEXT}"
+        raise UnsupportedProgram(what, "top level")
     try:
         parsed = json.loads(config)
     except ValueError as error:
         raise UnsupportedProgram(f"not a JSON text: {error}", "top level", ErrorKind.INVALID_ARGUMENT) from None
+    except RecursionError:
+        what = "a JSON text with so many levels inside each other is not supported by this switch"
+        raise UnsupportedProgram(what, "top level") from None
     return _Reader(Cursor(parsed)).read()
 
 
@@ -75,24 +86,28 @@ class _Reader:
             for item in root.each(key):
                 raise item.unsupported(construct)
         self._headers()
-        counters = self._counters()
-        registers = tuple(
-            RegisterDef(item["name"].text(), item["size"].size(), item["bitwidth"].width())
-            for item in root.each("register_arrays")
-        )
-        scope.counters.update(counter.name for counter in counters)
-        scope.registers.update(register.name for register in registers)
+        counters, registers = self._arrays()
+        scope.counters.update(counters)
+        scope.registers.update(registers)
         for item in root.each("calculations"):
-            scope.calculations[item["name"].text()] = self._calculation(item)
-        actions = {action.id: action for action in map(self._action, root["actions"])}
+            scope.calculations[item["name"].new_name(scope.calculations)] = self._calculation(item)
+        actions: dict[int, Action] = {}
+        for item in root["actions"]:
+            actions[item["id"].new_id(actions)] = self._action(item)
         states, first_state = self._parser()
         pipelines = PipelineReader(scope, actions)
         name = root.get("program")
-        return Program(
+        field_lists: dict[int, FieldList] = {}
+        for item in root.each("field_lists"):
+            field_lists[item["id"].new_id(field_lists)] = self._field_list(item)
+        learn_lists: dict[int, LearnList] = {}
+        for item in root.each("learn_lists"):
+            learn_lists[item["id"].new_id(learn_lists)] = self._learn_list(item)
+        program = Program(
             name="unnamed" if name is None else name.text().rsplit("/", 1)[-1],
             headers=scope.headers,
             stacks=scope.stacks,
-            aliases={item[0].text(): scope.plain_field(item[1]) for item in root.each("field_aliases")},
+            aliases={item[0].text(): self._target_field(item[1]) for item in root.each("field_aliases")},
             errors={item[0].text(): item[1].integer() for item in root.each("errors")},
             actions=actions,
             parse_states=states,
@@ -102,25 +117,43 @@ class _Reader:
             deparser=self._deparser(),
             checksums=tuple(self._checksum(item) for item in root.each("checksums")),
             calculations=scope.calculations,
-            field_lists={item.id: item for item in map(self._field_list, root.each("field_lists"))},
-            learn_lists={item.id: item for item in map(self._learn_list, root.each("learn_lists"))},
+            field_lists=field_lists,
+            learn_lists=learn_lists,
             counters=counters,
             registers=registers,
         )
+        if program.target_field("standard_metadata.egress_spec") is None:
+            raise root.unsupported("a program without standard_metadata.egress_spec")
+        return program
+
+    def _target_field(self, node: Cursor) -> FieldRef:
+        """Read the field that an alias stands for: the target writes and reads it."""
+        ref = self._scope.plain_field(node)
+        if not self._scope.headers[ref.header].metadata or self._scope.declared(ref).signed:
+            raise node.malformed(f"{ref.header}.{ref.field} is no unsigned field of metadata")
+        return ref
 
     # -- headers ---------------------------------------------------------------------------------------------
 
     def _headers(self) -> None:
-        types = {item["name"].text(): self._header_type(item) for item in self._root["header_types"]}
+        types: dict[str, HeaderType] = {}
+        for item in self._root["header_types"]:
+            types[item["name"].new_name(types)] = self._header_type(item)
         by_id: dict[int, str] = {}
+        fields = octets = 0
         for item in self._root["headers"]:
-            name, type_name = item["name"].text(), item["header_type"].text()
+            name, type_name = item["name"].new_name(self._scope.headers), item["header_type"].text()
             if type_name not in types:
                 raise item.malformed(f"there is no header type {type_name!r}")
             metadata = item["metadata"].flag()
             self._check_layout(item, types[type_name], metadata)
             self._scope.headers[name] = Header(name, types[type_name], metadata)
-            by_id[item["id"].integer()] = name
+            by_id[item["id"].new_id(by_id)] = name
+            fields += len(types[type_name].fields)
+            octets += types[type_name].fixed_bits // 8
+            if fields > MAX_FIELDS or octets > MAX_HEADER_BYTES:
+                limits = f"{MAX_FIELDS} fields or {MAX_HEADER_BYTES} bytes"
+                raise item.unsupported(f"a program whose headers have more than {limits} together")
         for item in self._root.each("header_stacks"):
             ids = [part.integer() for part in item["header_ids"]]
             if not ids or any(header_id not in by_id for header_id in ids):
@@ -128,7 +161,7 @@ class _Reader:
             elements = [self._scope.headers[by_id[header_id]] for header_id in ids]
             if any(element.metadata or element.type is not elements[0].type for element in elements):
                 raise item.malformed("the elements of the stack are not packet headers of one type")
-            name = item["name"].text()
+            name = item["name"].new_name(self._scope.stacks)
             self._scope.stacks[name] = Stack(name, tuple(element.name for element in elements))
 
     def _header_type(self, node: Cursor) -> HeaderType:
@@ -153,7 +186,13 @@ class _Reader:
 
     def _check_layout(self, node: Cursor, header_type: HeaderType, metadata: bool) -> None:
         """Check that a header consists of whole bytes and that its varbit field begins and ends at one."""
+        if not metadata and node["name"].text() in TARGET_METADATA:
+            raise node.malformed("it is not metadata")
         if metadata:
+            if node["name"].text() in TARGET_METADATA and any(field.signed for field in header_type.fields):
+                raise node.malformed("it has signed fields")
+            if header_type.varbit is not None:
+                raise node.unsupported(f"the varbit field '{header_type.varbit.name}' in metadata")
             return
         bits = 0
         for declared in header_type.fields:
@@ -255,10 +294,27 @@ class _Reader:
                 raise item.unsupported("this kind of digest member")
         return LearnList(node["id"].integer(), node["name"].text(), tuple(values))
 
-    def _counters(self) -> tuple[CounterDef, ...]:
-        counters: list[CounterDef] = []
+    def _arrays(self) -> tuple[dict[str, CounterDef], dict[str, RegisterDef]]:
+        counters: dict[str, CounterDef] = {}
+        registers: dict[str, RegisterDef] = {}
+        octets = 0
         for item in self._root.each("counter_arrays"):
             direct = item.get("is_direct")
-            if direct is None or not direct.flag():
-                counters.append(CounterDef(item["name"].text(), item["size"].size()))
-        return tuple(counters)
+            if direct is not None and direct.flag():
+                continue
+            counter = CounterDef(item["name"].new_name(counters), item["size"].size())
+            counters[counter.name] = counter
+            octets += counter_bytes(counter.size)
+            self._check_state(item, octets)
+        for item in self._root.each("register_arrays"):
+            name = item["name"].new_name(registers)
+            register = RegisterDef(name, item["size"].size(), item["bitwidth"].width())
+            registers[name] = register
+            octets += register_bytes(register.size, register.width)
+            self._check_state(item, octets)
+        return counters, registers
+
+    def _check_state(self, node: Cursor, octets: int) -> None:
+        if octets > MAX_STATE_BYTES:
+            limit = MAX_STATE_BYTES >> 20
+            raise node.unsupported(f"a program whose counter and register arrays take more than {limit} MiB together")

@@ -8,6 +8,7 @@ from softswitch.match import Exact, KeySpec, Lpm, MatchKey, MatchKind, Range, Te
 from softswitch.program.cursor import Cursor
 from softswitch.program.expressions import Expr, FieldRef, ValidRef
 from softswitch.program.ir import Action, ConditionNode, ControlNode, Pipeline, TableKey, TableNode
+from softswitch.program.limits import MAX_NODES, MAX_PRIMITIVES
 from softswitch.program.load_expr import Scope
 from softswitch.state import ActionCall, ActionSpec, Entry, TableSpec
 
@@ -19,6 +20,8 @@ class PipelineReader:
         """Read with the names in `scope` and the actions by id."""
         self._scope = scope
         self._actions = actions
+        self._tables: set[str] = set()
+        self._primitives = 0
 
     def read(self, node: Cursor) -> Pipeline:
         """Return the pipeline; every reference to a next node is checked."""
@@ -27,10 +30,14 @@ class PipelineReader:
         for call in node.each("action_calls"):
             raise call.unsupported("a direct action call")
         nodes: dict[str, ControlNode] = {}
+        if len(node["tables"]) + len(node["conditionals"]) > MAX_NODES:
+            raise node.unsupported(f"a pipeline with more than {MAX_NODES} tables and conditions")
         for table in node["tables"]:
-            nodes[table["name"].text()] = self._table(table)
+            name = table["name"].new_name(self._tables)  # the control plane does not tell the pipelines apart
+            self._tables.add(name)
+            nodes[name] = self._table(table)
         for condition in node["conditionals"]:
-            nodes[condition["name"].text()] = self._condition(condition)
+            nodes[condition["name"].new_name(nodes)] = self._condition(condition)
         first = node["init_table"].name_or_null()
         for target in (first, *(target for item in nodes.values() for target in successors(item))):
             if target is not None and target not in nodes:
@@ -54,13 +61,19 @@ class PipelineReader:
             raise node.unsupported(f"a table of type '{node['type'].text()}'")
         if node.get("direct_meters") is not None:
             raise node.unsupported("a direct meter")
-        timeout = node.get("support_timeout")
-        if timeout is not None and timeout.flag():
-            raise node.unsupported("a table with idle timeout")
-        action_ids = tuple(part.integer() for part in node["action_ids"])
-        for action_id in action_ids:
+        # `support_timeout` is let pass: entries with an idle timeout are refused when they come.
+        ids: dict[int, None] = {}
+        for part in node["action_ids"]:
+            action_id = part.integer()
             if action_id not in self._actions:
-                raise node["action_ids"].malformed(f"there is no action with id {action_id}")
+                raise part.malformed(f"there is no action with id {action_id}")
+            ids[part.new_id(ids)] = None
+            self._primitives += 1 + len(self._actions[action_id].primitives)
+            if self._primitives > MAX_PRIMITIVES:
+                raise node.unsupported(
+                    f"a program whose tables have more than {MAX_PRIMITIVES} primitives in all actions"
+                )
+        action_ids = tuple(ids)
         names = [self._actions[action_id].name for action_id in action_ids]
         keys, specs = self._keys(node)
         next_hit_miss, next_by_action = self._next(node, names)

@@ -22,17 +22,19 @@ from softswitch.program.expressions import (
     is_bool,
 )
 from softswitch.program.ir import Calculation, Field, Header, Stack
+from softswitch.program.limits import MAX_EXPRESSION_DEPTH, MAX_EXPRESSIONS, MAX_WIDTH
 
 VALID_FIELD = "$valid$"
 """Name of the hidden field that holds a header's validity."""
 
 _UNARY = frozenset({"not", "~", "d2b", "b2d"})
 _BOOLEAN_OPERANDS = frozenset({"and", "or", "not", "b2d"})
+_CASTS = frozenset({"two_comp_mod", "sat_cast", "usat_cast"})
 
 
 @dataclass
 class Scope:
-    """The names that expressions may use, and how many parameters the present action has."""
+    """The names that expressions may use, how many parameters the present action has, and whether a parser is read."""
 
     headers: dict[str, Header] = field(default_factory=dict)
     stacks: dict[str, Stack] = field(default_factory=dict)
@@ -40,6 +42,9 @@ class Scope:
     registers: set[str] = field(default_factory=set)
     calculations: dict[str, Calculation] = field(default_factory=dict)
     params: int = 0
+    in_parser: bool = False
+    _depth: int = 0
+    _count: int = 0
 
     def field_ref(self, node: Cursor) -> FieldRef | ValidRef:
         """Read a `[header, field]` pair."""
@@ -48,7 +53,7 @@ class Scope:
             raise node.malformed(f"there is no header {header!r}")
         if name == VALID_FIELD:
             return ValidRef(header)
-        if all(declared.name != name for declared in self.headers[header].type.fields):
+        if name not in self.headers[header].type.by_name:
             raise node.malformed(f"header {header!r} has no field {name!r}")
         return FieldRef(header, name)
 
@@ -60,7 +65,7 @@ class Scope:
         """Read a `[header, field]` pair that must not be a validity bit."""
         ref = self.field_ref(node)
         if isinstance(ref, ValidRef):
-            raise node.malformed("a validity bit cannot be used here")
+            raise node.unsupported(f"'{ref.header}.{VALID_FIELD}' as a plain field (setValid() and isValid() are)")
         return ref
 
     def stack(self, node: Cursor) -> Stack:
@@ -73,7 +78,7 @@ class Scope:
     def element_type_field(self, stack: Stack, node: Cursor) -> str:
         """Check that the elements of a stack have the field that `node` names."""
         name = node.text()
-        if all(declared.name != name for declared in self.headers[stack.headers[0]].type.fields):
+        if name not in self.headers[stack.headers[0]].type.by_name:
             raise node.malformed(f"the elements of stack {stack.name!r} have no field {name!r}")
         return name
 
@@ -81,14 +86,26 @@ class Scope:
 
     def expression(self, node: Cursor) -> Expr:
         """Read an expression (a type-value object, or an operator object)."""
-        if node.get("op") is not None:
+        while node.get("op") is None and node["type"].is_text("expression"):
+            node = node["value"]
+        self._count += 1
+        if self._count > MAX_EXPRESSIONS:
+            raise node.unsupported(f"a program with more than {MAX_EXPRESSIONS} operators and operands")
+        if node.get("op") is None:
+            return self._operand(node)
+        self._depth += 1
+        if self._depth > MAX_EXPRESSION_DEPTH:
+            raise node.unsupported(f"an expression with more than {MAX_EXPRESSION_DEPTH} operators inside each other")
+        try:
             return self._operator(node)
+        finally:
+            self._depth -= 1
+
+    def _operand(self, node: Cursor) -> Expr:
         kind, value = node["type"].text(), node["value"]
-        if kind == "expression":
-            return self.expression(value)
         if kind == "hexstr":
             width = node.get("bitwidth")
-            return Const(value.hexadecimal(), None if width is None else width.integer())
+            return Const(value.hexadecimal(), None if width is None else width.width())
         if kind == "bool":
             return BoolConst(value.flag())
         if kind == "field":
@@ -104,6 +121,8 @@ class Scope:
             stack = self.stack(value[0])
             return StackLast(stack.name, self.element_type_field(stack, value[1]))
         if kind == "lookahead":
+            if not self.in_parser:
+                raise node.malformed("a lookahead outside a parser")
             return Lookahead(value[0].size(), value[1].width())
         raise node.unsupported(f"an operand of type '{kind}'")
 
@@ -133,7 +152,15 @@ class Scope:
         wants_bool = op in _BOOLEAN_OPERANDS or (op in ("==", "!=") and is_bool(args[0]))
         if any(is_bool(arg) is not wants_bool for arg in args):
             raise node.malformed(f"the operands of '{op}' have the wrong types")
+        if op in _CASTS:
+            self._check_cast(node, op, args[1])
         return Op(op, tuple(args))
+
+    def _check_cast(self, node: Cursor, op: str, width: Expr) -> None:
+        if not isinstance(width, Const):
+            raise node.unsupported(f"'{op}' to a width that is not constant")
+        if not 1 <= width.value <= MAX_WIDTH:
+            raise node.unsupported(f"'{op}' to a width that is not in 1..{MAX_WIDTH}")
 
     def _is_varbit(self, node: Cursor) -> bool:
         kind = node.get("type")

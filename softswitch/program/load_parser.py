@@ -15,6 +15,7 @@ from softswitch.program.ir import (
     Transition,
     Verify,
 )
+from softswitch.program.limits import MAX_NODES
 from softswitch.program.load_expr import Scope
 from softswitch.program.load_primitive import PrimitiveReader
 
@@ -28,12 +29,18 @@ class ParserReader:
 
     def read(self, node: Cursor) -> tuple[dict[str, ParseState], str | None]:
         """Return the states by name, and the name of the first one."""
-        states = {state["name"].text(): self._state(state) for state in node["parse_states"]}
+        if len(node["parse_states"]) > MAX_NODES:
+            raise node.unsupported(f"a parser with more than {MAX_NODES} states")
+        states: dict[str, ParseState] = {}
+        self._scope.in_parser = True
+        for state in node["parse_states"]:
+            states[state["name"].new_name(states)] = self._state(state)
+        self._scope.in_parser = False
         first = node["init_state"].name_or_null()
-        for state in states.values():
-            for target in (state.default, *(transition.target for transition in state.transitions)):
+        for reached in states.values():
+            for target in (reached.default, *(transition.target for transition in reached.transitions)):
                 if target is not None and target not in states:
-                    raise node.malformed(f"state {state.name!r} leads to {target!r}, which does not exist")
+                    raise node.malformed(f"state {reached.name!r} leads to {target!r}, which does not exist")
         if first is not None and first not in states:
             raise node.malformed(f"there is no state {first!r} to begin with")
         return states, first

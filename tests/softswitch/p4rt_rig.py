@@ -5,8 +5,18 @@ from __future__ import annotations
 from contextlib import ExitStack
 from types import TracebackType
 
+from finsy.proto import U128, p4r
+
 from softswitch.p4rt import Device, serve
 from tests.softswitch.p4rt_client import CPU_PORT, DEVICE_ID, Call, Controller, load_config
+
+
+def held_device() -> Device:
+    """Return a device without a server, with a client of election id 1 that holds it."""
+    device = Device(DEVICE_ID, cpu_port=CPU_PORT)
+    arbitration = p4r.MasterArbitrationUpdate(device_id=DEVICE_ID, election_id=U128.encode(1))
+    device.receive(device.open_stream(lambda _: True), p4r.StreamMessageRequest(arbitration=arbitration))
+    return device
 
 
 class Rig:

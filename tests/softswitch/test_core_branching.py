@@ -82,7 +82,7 @@ class Node:
             return
         out.line("choice = choices.pop()")
         for number, target in enumerate(self.successors):
-            with out.block(f"if choice % {len(self.successors)} == {number}:"):
+            with out.block(f"{'elif' if number else 'if'} choice % {len(self.successors)} == {number}:"):
                 goto(target)
 
 

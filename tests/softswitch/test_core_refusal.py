@@ -11,7 +11,8 @@ import pytest
 
 from softswitch.core import SwitchCore
 from softswitch.errors import ErrorKind, SwitchError, UnsupportedProgram
-from tests.softswitch.core_rig import PROGRAMS, config, load
+from softswitch.state import ActionCall, Entry, Exact
+from tests.softswitch.core_rig import PROGRAMS, config, load, only
 
 PROGRAM_NAMES = ("arithmetic", "branching", "checksums", "matching", "parsing", "replication", "stacks", "stateful")
 
@@ -24,7 +25,6 @@ PROGRAM_NAMES = ("arithmetic", "branching", "checksums", "matching", "parsing", 
         ("loop", "a loop in an action", "'TestIngress.sum' (refused_loop.p4:19)"),
         ("meter", "a meter", "'TestIngress.limiter' (refused_meter.p4:18)"),
         ("profile", "an action profile", "'TestIngress.profile' (refused_profile.p4:18)"),
-        ("timeout", "a table with idle timeout", "'TestIngress.t' (refused_timeout.p4:19)"),
         ("union", "a header union", "header_unions[0] 'u'"),
         ("value_set", "a parser value set", "'TestParser.known'"),
     ],
@@ -138,3 +138,10 @@ def test_the_generated_source_points_to_the_p4_source() -> None:
 
 def test_the_same_program_always_gives_the_same_source() -> None:
     assert load("replication").generated_source == load("replication").generated_source
+
+
+def test_a_table_with_idle_timeout_is_loaded() -> None:
+    core = load("timeout")
+    table = core.tables["TestIngress.t"]
+    table.insert(Entry((Exact(7),), 0, ActionCall("TestIngress.set", (9,))))
+    assert only(core, bytes([7, 0])) == (0, bytes([7, 9]))

@@ -40,7 +40,7 @@ def test_register_access_outside_the_array_does_nothing() -> None:
     assert ask(core, READ, 9) == 1
     ask(core, WRITE, 10, 5)
     ask(core, WRITE, 255, 5)
-    assert core.registers[CELLS].cells == [0] * 9 + [1]
+    assert core.registers[CELLS].cells.tolist() == [0] * 9 + [1]
     assert ask(core, READ, 10) == 0
 
 
@@ -125,7 +125,7 @@ def test_reset_clears_registers_and_counters() -> None:
     ask(core, WRITE, 1, 1)
     ask(core, COUNT, 1)
     core.reset()
-    assert core.registers[CELLS].cells == [0] * 10
+    assert core.registers[CELLS].cells.tolist() == [0] * 10
     assert core.counters[SEEN].read(1) == (0, 0)
     ask(core, WRITE, 1, 2)
     assert core.registers[CELLS].read(1) == 2

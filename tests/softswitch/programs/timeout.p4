@@ -1,4 +1,4 @@
-// Refused at load: a table with idle timeout.
+// A table with idle timeout: it loads, and takes entries without one.
 #include "common.p4"
 
 header h_t { bit<8> a; bit<8> b; }

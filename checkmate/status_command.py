@@ -17,6 +17,7 @@ from rich.markup import escape
 from checkmate.status_tables import status_view
 from checkmate.tls_options import with_tls
 from jobspec.sidechannel import side_channel_pb2 as pb
+from jobspec.sidechannel.limits import MAX_MESSAGE_BYTES
 from jobspec.sidechannel.side_channel_pb2_grpc import ShadowStub
 from jobspec.tls import ClientTls, Role, TlsError, open_channel, server_name
 from jobspec.tls.options import TlsOptions
@@ -24,7 +25,6 @@ from jobspec.tls.probe import Answer, probe
 
 FAILED = 2
 """Exit code when the shadow node cannot be reached or refuses."""
-_MAX_MESSAGE_BYTES = 64 << 20
 _CALL_SECONDS = 10.0
 _PROBE_SECONDS = 3.0
 
@@ -74,7 +74,7 @@ def status_command(
     request = pb.NodeStatusRequest(group=group or "")
     try:
         credentials = tls.client(server_name(Role.SHADOW))
-        with open_channel(address, credentials, [("grpc.max_receive_message_length", _MAX_MESSAGE_BYTES)]) as channel:
+        with open_channel(address, credentials, [("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)]) as channel:
             stub = ShadowStub(channel)  # type: ignore[no-untyped-call]
 
             def ask() -> pb.NodeStatus:

@@ -60,7 +60,8 @@ def _steps(status: pb.Status) -> Table:
         ("durable", status.durable_step, status.durable_lag),
     ):
         if not lag.steps:
-            table.add_row(name, str(step), "[green]0[/]", "", "", "")
+            confirmed = name == "replica" and ", ".join(status.confirmed)
+            table.add_row(name, str(step), "[green]0[/]", "", "", f"digests agree: {confirmed}" if confirmed else "")
             continue
         why = f"[yellow]{escape(lag.reason)}[/]: {escape(lag.detail)}" if lag.reason else ""
         table.add_row(name, str(step), f"[yellow]{lag.steps}[/]", f"{lag.seconds:.2f}", bytes_text(lag.bytes), why)

@@ -215,7 +215,8 @@ class Job(Strict):
     store: StoreSpec = Field(default_factory=StoreSpec)
     """How recovery points are stored."""
     digests: bool = False
-    """Ranks send the digest of their parameters each step; a step is published only when the shadow's is equal."""
+    """Ranks send digests of parameters and optimizer state each step; a step is published only where the shadow's are
+    equal."""
     workload: Workload = Field(default_factory=Workload)
     """What the testbed trains."""
     state: StateRules = Field(default_factory=default_state)

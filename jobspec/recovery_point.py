@@ -105,6 +105,8 @@ class Manifest(_Model):
     """One a rank, in rank order."""
     objects: list[StateEntry]
     """Every object with origin and step."""
+    confirmed: list[str] = []
+    """Parts of the replayed state that the ranks' digests of this step agreed with: "parameters", "optimizer"."""
     state_bytes: int
     """Length of the state file."""
     state_sha256: str

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Protocol
 
 import grpc
 
 from jobspec.recovery_point import RecoveryPoint, decode_recovery_point
+from jobspec.sidechannel.limits import MAX_MESSAGE_BYTES
 from jobspec.sidechannel.side_channel_pb2 import (
     AttachReply,
     AttachRequest,
@@ -16,8 +17,7 @@ from jobspec.sidechannel.side_channel_pb2 import (
     OpenFlowRequest,
     RecordReply,
     RecoveryPointRequest,
-    StateChunk,
-    StateHeader,
+    StateObject,
     Status,
     StatusRequest,
     StepRecord,
@@ -25,16 +25,13 @@ from jobspec.sidechannel.side_channel_pb2 import (
     WaitRequest,
 )
 from jobspec.sidechannel.side_channel_pb2_grpc import ShadowStub
+from jobspec.sidechannel.upload import state_chunks, state_header
 from jobspec.tls import ClientTls, open_channel
 from jobspec.tls.probe import Answer, Found, probe
 from nccl_emu.errors import SideChannelError
 
 CHANGE_SECONDS = 5.0
 """Longest time that training waits for a shadow to take a change of the optimizer."""
-CHUNK_BYTES = 1 << 20
-"""Size of the pieces that a state is uploaded in."""
-MAX_MESSAGE_BYTES = 64 << 20
-"""Largest message taken: manifests of large models exceed gRPC's default of 4 MiB."""
 _PROBE_SECONDS = 1.0
 """Time that a server may take to say whether it accepts a connection."""
 _LOOK_SECONDS = 0.05
@@ -123,7 +120,7 @@ class GrpcSideChannel:
 
     def upload_state(self, group: str, epoch: int, state: bytes, step: int = 0, *, final: bool = False) -> bool:
         """Give the state (a safetensors file) after `step`, 0: before the first, in chunks."""
-        header = StateHeader(group=group, epoch=epoch, step=step, final=final)
+        header = state_header(group, epoch, state, step, final=final)
         reply = self._call("UploadState", self._stub.UploadState, state_chunks(header, state))
         assert isinstance(reply, UploadReply)
         return reply.adopted
@@ -135,6 +132,14 @@ class GrpcSideChannel:
 
     def record_step(self, record: StepRecord) -> RecordReply:
         """Tell what a rank knows of a finished step; the reply says what the shadow needs."""
+        size = record.ByteSize()
+        if size > MAX_MESSAGE_BYTES:
+            name, value = max(record.objects.items(), key=lambda item: item[1].ByteSize(), default=("", StateObject()))
+            message = (
+                f"the record of step {record.step} has {size} bytes, most is {MAX_MESSAGE_BYTES}; its largest object "
+                f"is {name!r} with {value.ByteSize()}"
+            )
+            raise SideChannelError("RecordStep", grpc.StatusCode.RESOURCE_EXHAUSTED.name, message, self.address)
         reply = self._call("RecordStep", self._stub.RecordStep, record)
         assert isinstance(reply, RecordReply)
         return reply
@@ -205,10 +210,3 @@ class GrpcSideChannel:
     def _refuse(self, name: str, found: Found) -> None:
         if found.answer is Answer.REFUSED:
             raise SideChannelError(name, grpc.StatusCode.UNAUTHENTICATED.name, found.reason, self.address)
-
-
-def state_chunks(header: StateHeader, state: bytes, size: int = CHUNK_BYTES) -> Iterator[StateChunk]:
-    """Yield the messages that upload `state`: the header with the first of them."""
-    view = memoryview(state)
-    for start in range(0, max(len(view), 1), size):
-        yield StateChunk(header=header if start == 0 else None, data=bytes(view[start : start + size]))

@@ -17,7 +17,7 @@ from jobspec.dtypes import DType
 from jobspec.layout import Layout, ParamSpec, build_layout
 from jobspec.model import Group, Job
 from jobspec.recovery_point import pack_tensors
-from jobspec.sidechannel.digest import parameter_digest
+from jobspec.sidechannel.digest import optimizer_digest, parameter_digest
 from jobspec.sidechannel.side_channel_pb2 import (
     AttachRequest,
     ChangeRequest,
@@ -287,6 +287,7 @@ class DataParallelTrainer:
             loss=self.loss,
             objects=state.objects(self.job.state_manifest, step),
             parameter_digest=self.digest() if self.job.digests else b"",
+            optimizer_digest=self.optimizer_digest() if self.job.digests else b"",
             state_digest=state_digest,
             state_objects=listed if fresh else [],
             gradient_scale=self._scale,
@@ -295,6 +296,16 @@ class DataParallelTrainer:
     def digest(self) -> bytes:
         """Return the SHA-256 of the parameters, as `jobspec.sidechannel.digest` defines it."""
         return parameter_digest((name, bytes_of(param)) for name, param in self.params.items())
+
+    def optimizer_digest(self) -> bytes:
+        """Return the SHA-256 of the optimizer's state, as `jobspec.sidechannel.digest` defines it."""
+        return optimizer_digest(
+            {
+                f"optim/{name}/{key}": bytes_of(value.contiguous())
+                for name, param in self.params.items()
+                for key, value in tensor_state(self.optimizer, param).items()
+            }
+        )
 
     # --- state
 

@@ -9,9 +9,9 @@ import torch
 from jobspec.layout import Layout
 from jobspec.sidechannel import side_channel_pb2 as pb
 from jobspec.state import SHARED_PREFIX, StateManifest
-from shadow_rx.declared import StateCheck, check_constants, split_constants, tensor_digest
+from shadow_rx.declared import StateCheck, tensor_digest
 from shadow_rx.description import OptimizerPlan
-from shadow_rx.inventory import Inventory, parse_inventory
+from shadow_rx.inventory import Inventory, ObjectInfo, parse_inventory
 from shadow_rx.rank_step import RankStep
 from shadow_rx.records import RecordBook
 from shadow_rx.status import Gap
@@ -34,9 +34,11 @@ class StateAccounts:
         """Return what a trainer lists that attaches; nothing changes yet.
 
         Raises:
-            ShadowError: the list is not usable.
+            ShadowError: the list is not usable, or a record would be too large that carries what it has to.
         """
-        return parse_inventory(message.state_objects, "state_objects")
+        listed = parse_inventory(message.state_objects, "state_objects")
+        self._check.check_record_size(listed)
+        return listed
 
     def holds(self, listed: Inventory) -> bool:
         """Tell whether all constants of `listed` are here with the announced values."""
@@ -53,23 +55,14 @@ class StateAccounts:
         """Return what is wrong with the objects that the trainer listed when it attached, None where nothing is."""
         return self._check.undeclared(self._attached, layout)
 
-    def split(
-        self, state: Mapping[str, torch.Tensor], layout: Layout
-    ) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
-        """Return the replayed tensors and the constants of an uploaded state; nothing changes yet.
+    def needed(self, layout: Layout) -> dict[str, ObjectInfo]:
+        """Return the constants that an uploaded state has to bring, by their tensor names.
 
-        Args:
-            state: the uploaded tensors.
-            layout: layout of the state's step: a constant that is trained by now is one no longer.
-
-        Raises:
-            ShadowError: the constants are not those that the trainer listed.
+        A constant that is trained by the state's step, whose layout is `layout`, is one no longer.
         """
-        replayed, constants = split_constants(state)
         trained = {f"{SHARED_PREFIX}model.{slot.param.name}" for slot in layout.slots}
-        needed = self._check.constants(self._attached)
-        check_constants({name: info for name, info in needed.items() if name not in trained}, constants)
-        return replayed, constants
+        constants = self._check.constants(self._attached)
+        return {name: info for name, info in constants.items() if name not in trained}
 
     def before(self, step: int, book: RecordBook, records: Sequence[RankStep], plan: OptimizerPlan) -> Gap | None:
         """Return why `step` must not be applied (`StateCheck.before`)."""

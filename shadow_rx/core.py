@@ -15,6 +15,7 @@ from shadow_rx.history import History
 from shadow_rx.options import ShadowOptions
 from shadow_rx.snapshot import Snapshot
 from shadow_rx.status import Event, Gap, GroupStatus, StepReport
+from shadow_rx.upload import PreparedState, UploadPlan, prepare
 
 
 class ShadowCore:
@@ -105,13 +106,33 @@ class ShadowCore:
     def upload(
         self, group: str, epoch: int, data: bytes, now: float | None = None, step: int = 0, *, final: bool = False
     ) -> list[Event]:
-        """Take the state after a step (`GroupReplica.upload`); return what it brought about: nothing if not needed.
+        """Take the state after a step, a safetensors file that came whole; return what it brought about.
+
+        A driver with several threads calls `plan_upload`, `shadow_rx.upload.prepare` and `take_upload`.
+
+        Raises:
+            ShadowError: see there, or an unknown group.
+        """
+        return self.take_upload(group, prepare(self.plan_upload(group, epoch, step), data), now, final=final)
+
+    def plan_upload(self, group: str, epoch: int, step: int) -> UploadPlan:
+        """Return what the state after `step` has to be (`GroupReplica.plan_upload`).
+
+        Raises:
+            ShadowError: see there, or an unknown group.
+        """
+        return self.group(group).plan_upload(epoch, step)
+
+    def take_upload(
+        self, group: str, state: PreparedState, now: float | None = None, *, final: bool = False
+    ) -> list[Event]:
+        """Take a state (`GroupReplica.take_upload`); return what it brought about: nothing if it is not needed.
 
         Raises:
             ShadowError: see there, or an unknown group.
         """
         replica = self.group(group)
-        replica.upload(epoch, data, now, step, final=final)
+        replica.take_upload(state, now, final=final)
         return replica.take_events()
 
     def change(self, message: pb.ChangeRequest) -> None:
@@ -122,13 +143,13 @@ class ShadowCore:
         """
         self.group(message.group).change(message)
 
-    def expect_state(self, group: str, epoch: int, step: int | None) -> None:
-        """Learn that the state after `step` is on its way (`GroupReplica.expect_state`).
+    def expect_no_state(self, group: str, epoch: int) -> None:
+        """Learn that a state that was planned does not come (`GroupReplica.expect_no_state`).
 
         Raises:
             ShadowError: see there, or an unknown group.
         """
-        self.group(group).expect_state(epoch, step)
+        self.group(group).expect_no_state(epoch)
 
     def asks(self, group: str, rank: int) -> pb.RecordReply:
         """Return what is needed of a rank of a group.

@@ -13,6 +13,7 @@ import torch
 
 from jobspec.layout import Layout
 from jobspec.reasons import GapReason
+from jobspec.sidechannel.limits import MAX_RECORD_BYTES
 from jobspec.state import (
     SHARED_PREFIX,
     Declared,
@@ -22,7 +23,7 @@ from jobspec.state import (
     value_digest,
 )
 from shadow_rx.description import OptimizerPlan
-from shadow_rx.errors import invalid
+from shadow_rx.errors import Refusal, ShadowError, invalid
 from shadow_rx.inventory import Inventory, ObjectInfo
 from shadow_rx.rank_step import RankStep
 from shadow_rx.status import Gap
@@ -58,6 +59,29 @@ class StateCheck:
         """Return the objects that have to be captured once, by their tensor names (``state/<object>``)."""
         return {SHARED_PREFIX + name: info for name, info in inventory.objects.items()
                 if (found := self.manifest.find(name)) is not None and found.origin is Origin.CONSTANT}  # fmt: skip
+
+    def check_record_size(self, inventory: Inventory) -> None:
+        """Refuse objects that no record can carry: a step whose record does not arrive is never a recovery point.
+
+        Raises:
+            ShadowError: names the largest one.
+        """
+        sizes = {
+            name: info.nbytes
+            for name, info in inventory.objects.items()
+            if (found := self.manifest.find(name)) is not None
+            and found.origin in (Origin.SIDE_CHANNEL, Origin.SNAPSHOT)
+        }
+        total = sum(sizes.values())
+        if total > MAX_RECORD_BYTES:
+            name = max(sizes, key=sizes.__getitem__)
+            declared = self.manifest.find(name)
+            assert declared is not None
+            message = (
+                f"the objects that records have to carry take {total} bytes, most is {MAX_RECORD_BYTES}; the largest "
+                f"one is {name} ({sizes[name]} bytes, declared {declared.origin} by {declared.pattern!r})"
+            )
+            raise ShadowError(Refusal.RESOURCE_EXHAUSTED, "state_objects", message)
 
     def before(
         self, step: int, records: Iterable[tuple[RankStep, Inventory | None]], plan: OptimizerPlan

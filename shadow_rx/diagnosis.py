@@ -51,18 +51,19 @@ def unknown_layout(assembler: Assembler, book: RecordBook, step: int) -> Gap | N
 
 
 def disagreement(book: RecordBook, step: int) -> Gap | None:
-    """Return the gap of a step whose ranks told unequal optimizer options or parameter digests."""
+    """Return the gap of a step whose ranks told unequal optimizer options or digests."""
     records = book.get(step)
     first = records[0]
     for other in records[1:]:
         if other.options != first.options:
             detail = f"ranks {first.rank} and {other.rank} used different optimizer options"
             return Gap(step, GapReason.DIGEST_MISMATCH, detail)
-    told = [record for record in records if record.digest]
-    for other in told[1:]:
-        if other.digest != told[0].digest:
-            detail = f"ranks {told[0].rank} and {other.rank} have different parameters"
-            return Gap(step, GapReason.DIGEST_MISMATCH, detail)
+    for what, name in (("parameters", "digest"), ("optimizer state", "optimizer_digest")):
+        told = [record for record in records if getattr(record, name)]
+        for other in told[1:]:
+            if getattr(other, name) != getattr(told[0], name):
+                detail = f"ranks {told[0].rank} and {other.rank} have different {what}"
+                return Gap(step, GapReason.DIGEST_MISMATCH, detail)
     return None
 
 

@@ -16,6 +16,8 @@ class Refusal(StrEnum):
     """The group or step is not known here."""
     RESOURCE_EXHAUSTED = "resource_exhausted"
     """Serving the request would go beyond the stated bound of memory or of waiting calls."""
+    UNAVAILABLE = "unavailable"
+    """Not at the moment; the same request may be served later."""
 
 
 class ShadowError(Exception):

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from jobspec.reasons import GapReason
-from jobspec.recovery_point import RecoveryPointError, unpack_tensors
 from jobspec.sidechannel import side_channel_pb2 as pb
 from shadow_rx.assembler import Assembler
 from shadow_rx.capture import Discard, Replica
@@ -16,10 +15,11 @@ from shadow_rx.group_progress import EXPLAINED, GroupProgress
 from shadow_rx.history import History
 from shadow_rx.peer import FrameKey, PeerRepair, PeerRequest, Piece, give_applied, give_collected
 from shadow_rx.records import RecordBook
-from shadow_rx.replay import Replay, tensor_bytes
+from shadow_rx.replay import tensor_bytes
 from shadow_rx.slots import plan_slots
 from shadow_rx.snapshot import Snapshot
 from shadow_rx.status import Attached, Gap, StateAdopted, StepReport
+from shadow_rx.upload import PreparedState, UploadPlan
 
 
 class GroupReplica(GroupProgress):
@@ -152,35 +152,57 @@ class GroupReplica(GroupProgress):
             self.history.resume_loss(epoch, gap)
         self._trained = self.history.replica_step
 
-    def upload(self, epoch: int, data: bytes, now: float | None = None, step: int = 0, *, final: bool = False) -> bool:
-        """Take the state after `step`, or before the epoch's first step: a safetensors file.
+    def plan_upload(self, epoch: int, step: int) -> UploadPlan:
+        """Return what the state after `step` has to be (any step before the first means the one before that).
+
+        From now on what is collected from ``step + 1`` on is kept: the state is on its way.
+
+        Raises:
+            ShadowError: another epoch, or a first state when a step is applied already.
+        """
+        current = self._current(epoch)
+        first, options = current.assembler.first_step, self._options
+        if step < first and current.assembler.next_step > first:
+            raise premature("epoch", f"step {first} of epoch {epoch} is applied already; the state cannot be replaced")
+        if step:
+            current.coming = step
+        at = max(step, first - 1)
+        in_force = current.timeline.at(at)
+        gradients = in_force.layout.nbytes * (options.hold + options.store_copies)
+        room = options.memory_limit - gradients - current.assembler.plan.nbytes * options.window
+        copies = 2 + options.hold + options.store_copies
+        constants = self._accounts.needed(in_force.layout)
+        return UploadPlan(epoch, at, in_force.layout, in_force.optimizer, constants, copies, room)
+
+    def take_upload(self, state: PreparedState, now: float | None = None, *, final: bool = False) -> bool:
+        """Take a state that was prepared as `plan_upload` said.
 
         Args:
-            epoch: the present epoch.
-            data: the file.
+            state: the state.
             now: as in `on_replica`.
-            step: step after which the state is valid; any before the first step means the one before that.
             final: no step will be trained after it: of use even where it was not asked for.
 
         Returns:
             Whether the shadow goes on from it; it does not where it has gone on by itself.
 
         Raises:
-            ShadowError: another epoch, a first state when a step is applied already, or a state that does not fit
-                the description.
+            ShadowError: what was planned holds no longer.
         """
-        current = self._current(epoch)
+        plan = state.plan
+        current = self._current(plan.epoch)
         current.coming = None
-        first = current.assembler.first_step
-        if step < first:
+        first, in_force = current.assembler.first_step, current.timeline.at(plan.step)
+        if (in_force.layout, in_force.optimizer) != (plan.layout, plan.optimizer):
+            raise premature("step", f"a change of step {plan.step} was announced while its state was uploaded")
+        if plan.step < first:
             if current.assembler.next_step > first:
-                message = f"step {first} of epoch {epoch} is applied already; the state cannot be replaced"
+                message = f"step {first} of epoch {plan.epoch} was applied while the state was uploaded"
                 raise premature("epoch", message)
-            self._take_state(current, first - 1, self._unpack(current, data, first - 1))
-        elif not self._usable(current, step, final):
+            self._take_state(current, state)
+        elif not self._usable(current, plan.step, final):
             return False
         else:
-            self._resync(current, step, self._unpack(current, data, step), now)
+            self._resync(current, state, now)
         self._advance(now)
         return True
 
@@ -206,28 +228,13 @@ class GroupReplica(GroupProgress):
         current.book.change(change.step, change.optimizer)
         current.timeline.add(change)
 
-    def expect_state(self, epoch: int, step: int | None) -> None:
-        """Keep what is collected from ``step + 1`` on, because the state after `step` is on its way (None: not so).
+    def expect_no_state(self, epoch: int) -> None:
+        """Learn that the state that was planned does not come.
 
         Raises:
             ShadowError: another epoch.
         """
-        self._current(epoch).coming = step
-
-    def _unpack(self, current: Epoch, data: bytes, step: int) -> Replay:
-        try:
-            state = unpack_tensors(data)
-        except RecoveryPointError as error:
-            raise invalid("data", str(error)) from error
-        in_force = current.timeline.at(step)
-        state_bytes, gradient_bytes = tensor_bytes(state), in_force.layout.nbytes
-        need = state_bytes * (2 + self._options.hold) + gradient_bytes * self._options.hold
-        need += (state_bytes + gradient_bytes) * self._options.store_copies
-        self._check_memory("data", need + current.assembler.plan.nbytes * self._options.window)
-        replayed, constants = self._accounts.split(state, in_force.layout)
-        replay = Replay(in_force.layout, in_force.optimizer, replayed)
-        self._accounts.constants = constants
-        return replay
+        self._current(epoch).coming = None
 
     def open_flow(self, epoch: int, flow_id: int, source_port: int) -> None:
         """Learn the source port of a flow's connection in this epoch.

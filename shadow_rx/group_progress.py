@@ -9,10 +9,11 @@ from shadow_rx.changes import carried_over
 from shadow_rx.diagnosis import diagnose, disagreement, unknown_layout
 from shadow_rx.epoch import Epoch
 from shadow_rx.group_state import GroupState
-from shadow_rx.rank_step import RankStep, told_digest
-from shadow_rx.replay import Replay
-from shadow_rx.snapshot import Snapshot
+from shadow_rx.rank_step import RankStep
+from shadow_rx.replay import Replay, digest_difference
+from shadow_rx.snapshot import Snapshot, confirmed_parts
 from shadow_rx.status import Gap, StateUploaded, StepReplicated, StepReport, StepResynced
+from shadow_rx.upload import PreparedState
 
 EXPLAINED = 4096
 """Most steps that one loss is reported for, the newest ones."""
@@ -43,7 +44,6 @@ class GroupProgress(GroupState):
         unknown = self._accounts.before(step, current.book, records, current.timeline.at(step).optimizer)
         if unknown is not None:
             return unknown
-        expected = told_digest(records)
         change, constants = current.timeline.begins(step), self._accounts.constants
         try:
             if change is not None:
@@ -52,14 +52,13 @@ class GroupProgress(GroupState):
                 replay, constants = carried_over(change, before, self._base, constants)
             replay.apply(slot.memory, slot.plan.bucket_offsets, records[0].update)
             tensors = replay.snapshot()
-            digest = replay.parameter_digest() if expected else b""
+            differs = digest_difference(records, replay, tensors)
         except Exception as error:  # whatever torch raises, the step before stays valid
             self._undo(replay)
             return Gap(step, GapReason.DIGEST_MISMATCH, f"the optimizer step cannot be replayed: {error}")
-        if digest != expected:
+        if differs is not None:
             self._undo(replay)
-            detail = f"parameters have digest {digest.hex()}, the ranks' have {expected.hex()}"
-            return Gap(step, GapReason.DIGEST_MISMATCH, detail)
+            return Gap(step, GapReason.DIGEST_MISMATCH, f"the {differs}")
         applied_at = now if now is not None else slot.complete_at or 0.0
         report = StepReport(
             current.number, step, slot.received_bytes, slot.first_byte_at, slot.complete_at, applied_at,
@@ -89,7 +88,7 @@ class GroupProgress(GroupState):
             return
         snapshot = Snapshot(
             self._job.name, self._group.name, current.number, report.step, in_force.layout, in_force.optimizer,
-            tuple(records), self._base, gradient, self._accounts.constants,
+            tuple(records), self._base, gradient, self._accounts.constants, confirmed_parts(records),
         )  # fmt: skip
         self._held.append(snapshot)
         self.history.replicated(report)
@@ -131,13 +130,13 @@ class GroupProgress(GroupState):
 
     # ---- uploaded states ----
 
-    def _take_state(self, current: Epoch, step: int, replay: Replay) -> None:
-        self._replay, self._base, self._applied = replay, replay.snapshot(), step
-        in_force = current.timeline.at(step)
+    def _take_state(self, current: Epoch, state: PreparedState) -> None:
+        plan = state.plan
+        self._replay, self._base, self._applied = state.replay, state.tensors, plan.step
+        self._accounts.constants = state.constants
         uploaded = StateUploaded(
-            self._group.name, current.number, step, in_force.layout, in_force.optimizer, self._base,
-            self._accounts.constants,
-        )  # fmt: skip
+            self._group.name, current.number, plan.step, plan.layout, plan.optimizer, self._base, state.constants
+        )
         self._events.append(uploaded)
 
     def _usable(self, current: Epoch, step: int, final: bool) -> bool:
@@ -149,9 +148,9 @@ class GroupProgress(GroupState):
             return current.resyncs and step >= max(current.lost.step, collecting - 1)
         return step >= collecting and (final or (current.resyncs and current.overtaken))
 
-    def _resync(self, current: Epoch, step: int, replay: Replay, now: float | None) -> None:
-        """Go on from the state after `step`; what was collected of later steps stays."""
-        first = current.oldest
+    def _resync(self, current: Epoch, state: PreparedState, now: float | None) -> None:
+        """Go on from a state; what was collected of later steps stays."""
+        first, step = current.oldest, state.plan.step
         if current.lost is None and first < step:
             gap = diagnose(current.assembler, current.book, first)
             self._lose(current, gap or Gap(first, GapReason.RESYNC_PENDING, f"the state after step {step} came first"))
@@ -164,6 +163,6 @@ class GroupProgress(GroupState):
         current.book.release(step - 1)
         current.requests.adopted(step)
         current.uploaded = step
-        self._take_state(current, step, replay)
+        self._take_state(current, state)
         self._events.append(StepResynced(self._group.name, current.number, step, first))
         self.count(resyncs=1)

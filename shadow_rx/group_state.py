@@ -19,8 +19,7 @@ from shadow_rx.health import Health, Lag, Totals
 from shadow_rx.history import History
 from shadow_rx.options import ShadowOptions
 from shadow_rx.peer import PeerRepair
-from shadow_rx.rank_step import told_digest
-from shadow_rx.replay import Replay, Tensors
+from shadow_rx.replay import Replay, Tensors, digest_difference
 from shadow_rx.snapshot import Snapshot
 from shadow_rx.status import Event, Gap, GroupStatus, StateAdopted, StepLost, StepReport
 from shadow_rx.step_times import StepTimes
@@ -148,8 +147,13 @@ class GroupState:
             discarded={str(cause): count for cause, count in sorted(discarded.items()) if count},
             pending_bytes=current.pending_bytes() if current is not None else {},
             state_from=self.state_from,
+            confirmed=self._confirmed(),
             health=self._health(max(self._times.tell(now), self.last_replica_at or 0.0)),
         )
+
+    def _confirmed(self) -> tuple[str, ...]:
+        newest = self.held(0)
+        return newest.confirmed if newest is not None else ()
 
     def _health(self, now: float) -> Health:
         current, history = self._epoch, self.history
@@ -246,9 +250,7 @@ class GroupState:
         )
 
     def _digest_gap(self, current: Epoch, step: int) -> Gap | None:
-        expected = told_digest(current.book.get(step))
-        digest = self._replay.parameter_digest() if expected and self._replay is not None else b""
-        if digest == expected:
+        if self._replay is None:
             return None
-        detail = f"the uploaded parameters have digest {digest.hex()}, the ranks' have {expected.hex()}"
-        return Gap(step, GapReason.DIGEST_MISMATCH, detail)
+        differs = digest_difference(current.book.get(step), self._replay, self._base)
+        return Gap(step, GapReason.DIGEST_MISMATCH, f"the uploaded {differs}") if differs is not None else None

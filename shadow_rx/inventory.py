@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -11,7 +12,7 @@ import torch
 from jobspec.sidechannel import side_channel_pb2 as pb
 from jobspec.state import inventory_digest
 from shadow_rx.errors import invalid
-from shadow_rx.rank_step import MAX_OBJECTS
+from shadow_rx.rank_step import DTYPES, MAX_OBJECTS
 
 MAX_NAME = 512
 """Longest name of an object."""
@@ -43,6 +44,12 @@ class ObjectInfo:
     def key(self) -> str:
         """The part of the name after the first dot."""
         return self.name.partition(".")[2]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its value where the list tells them: of tensors of a known element type; 0 of others."""
+        dtype = DTYPES.get(self.dtype) if self.kind == "tensor" else None
+        return math.prod(self.shape) * dtype.itemsize if dtype is not None else 0
 
     def is_like(self, tensor: torch.Tensor) -> bool:
         """Tell whether `tensor` has the object's shape and element type."""

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from jobspec.sidechannel import side_channel_pb2 as pb
+from jobspec.sidechannel.limits import CHUNK_BYTES
 from jobspec.sidechannel.log import Message, SideChannelLog
 from shadow_rx.core import ShadowCore
 from shadow_rx.node import Clock, Observer, ShadowNode
 from shadow_rx.publisher import Publisher
-
-_CHUNK_BYTES = 1 << 20
+from shadow_rx.upload import PreparedState
 
 
 class LoggedShadowNode(ShadowNode):
@@ -35,14 +35,12 @@ class LoggedShadowNode(ShadowNode):
             self._keep(message)
             return need_state
 
-    def upload(self, group: str, epoch: int, data: bytes, step: int = 0, *, final: bool = False) -> bool:
-        """See `ShadowNode.upload`."""
+    def _take_upload(self, header: pb.StateHeader, data: bytes, state: PreparedState) -> bool:
         with self._lock:
-            adopted = super().upload(group, epoch, data, step, final=final)
-            header = pb.StateHeader(group=group, epoch=epoch, step=step, final=final)
+            adopted = super()._take_upload(header, data, state)
             # Only what was of use: the shadow refuses, or does not need, the others in a replay too.
-            for start in range(0, max(1, len(data)) if adopted else 0, _CHUNK_BYTES):
-                self._keep(pb.StateChunk(header=header, data=data[start : start + _CHUNK_BYTES]))
+            for start in range(0, max(1, len(data)) if adopted else 0, CHUNK_BYTES):
+                self._keep(pb.StateChunk(header=header, data=data[start : start + CHUNK_BYTES]))
             return adopted
 
     def open_flow(self, message: pb.OpenFlowRequest) -> None:

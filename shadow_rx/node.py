@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -29,6 +30,7 @@ from shadow_rx.status import (
     StepReplicated,
     StepStored,
 )
+from shadow_rx.upload import PreparedState, UploadPlan, check_header, check_transfer, prepare
 
 PIECE_BYTES = 1 << 20
 """Bytes of a frame in one message to another shadow node."""
@@ -101,13 +103,39 @@ class ShadowNode:
             self._changed.notify_all()
             return need_state
 
-    def upload(self, group: str, epoch: int, data: bytes, step: int = 0, *, final: bool = False) -> bool:
-        """See `ShadowCore.upload`; tell whether the state was of use."""
+    def plan_upload(self, header: pb.StateHeader) -> UploadPlan:
+        """Look at the header of a state before any of it is kept; return what the state has to be.
+
+        Raises:
+            ShadowError: no digest, too large, or see `ShadowCore.plan_upload`.
+        """
+        check_header(header, self._core.options.memory_limit)
+        with self._lock:
+            return self._core.plan_upload(header.group, header.epoch, header.step)
+
+    def upload(self, header: pb.StateHeader, data: bytes) -> bool:
+        """Take the state after a step, a safetensors file; tell whether it was of use.
+
+        Raises:
+            ShadowError: `data` are not the bytes that were sent, or see `plan_upload`, `shadow_rx.upload.prepare` and
+                `ShadowCore.take_upload`.
+        """
+        plan = self.plan_upload(header)
+        try:
+            # Without the lock: frames come in meanwhile.
+            check_transfer(header, data)
+            state = prepare(plan, data)
+        except BaseException:
+            self.expect_no_state(header.group, header.epoch)
+            raise
+        return self._take_upload(header, data, state)
+
+    def _take_upload(self, header: pb.StateHeader, data: bytes, state: PreparedState) -> bool:
         with self._lock:
             began = self._clock()
-            events = self._core.upload(group, epoch, data, began, step, final=final)
+            events = self._core.take_upload(header.group, state, began, final=header.final)
             if any(isinstance(event, StepReplicated) for event in events):
-                self._meters[group].worked(self._clock() - began)
+                self._meters[header.group].worked(self._clock() - began)
             self._handle(events)
             return any(isinstance(event, StateUploaded) for event in events)
 
@@ -116,10 +144,10 @@ class ShadowNode:
         with self._lock:
             self._core.change(message)
 
-    def expect_state(self, group: str, epoch: int, step: int | None) -> None:
-        """See `ShadowCore.expect_state`."""
-        with self._lock:
-            self._core.expect_state(group, epoch, step)
+    def expect_no_state(self, group: str, epoch: int) -> None:
+        """See `ShadowCore.expect_no_state`; nothing where the epoch is over."""
+        with self._lock, contextlib.suppress(ShadowError):
+            self._core.expect_no_state(group, epoch)
 
     def adopt(self, snapshot: Snapshot, peer: str) -> None:
         """See `ShadowCore.adopt`."""

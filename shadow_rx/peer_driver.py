@@ -11,6 +11,7 @@ import grpc
 
 from jobspec.sidechannel import side_channel_pb2 as pb
 from jobspec.sidechannel import side_channel_pb2_grpc as rpc
+from jobspec.sidechannel.limits import MAX_MESSAGE_BYTES
 from jobspec.supervised import SupervisedThread
 from jobspec.tls import ClientTls, open_channel
 from jobspec.tls.probe import Answer, probe
@@ -81,7 +82,7 @@ class GrpcPeer:
         self.trouble: str | None = None
         """Why it did not answer last time: it refuses us, or we it; None where it did, or is only not there."""
         self._tls = tls
-        self._channel = open_channel(address, tls)
+        self._channel = open_channel(address, tls, [("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)])
         self._stub = rpc.ShadowStub(self._channel)  # type: ignore[no-untyped-call]
 
     def frames(self, request: pb.FramesRequest) -> Iterator[pb.FrameBytes]:
@@ -103,18 +104,20 @@ class GrpcPeer:
 
     def recovery_point(self, group: str, most_bytes: int) -> EncodedPoint:
         """See `peer_resume.StatePeer`."""
-        manifest, data = "", bytearray()
+        # A list and one join: what comes in pieces must not be copied with each of them.
+        manifest, data, size = list[str](), list[bytes](), 0
         call = self._stub.GetRecoveryPoint(pb.RecoveryPointRequest(group=group), timeout=_FETCH_SECONDS)
         try:
             for chunk in call:
-                manifest += chunk.manifest_json
-                data += chunk.data
-                _check_size(len(manifest) + len(data), most_bytes)
+                manifest.append(chunk.manifest_json)
+                data.append(chunk.data)
+                size += len(chunk.manifest_json) + len(chunk.data)
+                _check_size(size, most_bytes)
         except grpc.RpcError as error:
             raise self._not_given(error) from error
         finally:
             call.cancel()
-        return EncodedPoint(manifest, bytes(data))
+        return EncodedPoint("".join(manifest), b"".join(data))
 
     def _not_given(self, error: grpc.RpcError) -> ConnectionError:
         why = self._refusal(error) or error.details() or error.code().name

@@ -87,5 +87,5 @@ def read_point(job: Job, group: Group, encoded: EncodedPoint) -> Snapshot:
         )  # fmt: skip
     return Snapshot(
         job.name, group.name, manifest.epoch, manifest.step, layout, optimizer, tuple(records), replay.snapshot(),
-        constants=constants,
+        constants=constants, confirmed=tuple(manifest.confirmed),
     )  # fmt: skip

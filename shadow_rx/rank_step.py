@@ -20,10 +20,11 @@ DIGEST_BYTES = 32
 """Length of a SHA-256."""
 MAX_OBJECTS = 1 << 16
 """Most objects of one record."""
-_DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (
+DTYPES = {str(dtype).removeprefix("torch."): dtype for dtype in (
     torch.float64, torch.float32, torch.float16, torch.bfloat16,
     torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8, torch.bool,
 )}  # fmt: skip
+"""Element types of a record's tensors by name."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class RankStep:
     """Raw objects by name."""
     digest: bytes
     """SHA-256 of the parameters after the step, empty without."""
+    optimizer_digest: bytes = field(default=b"", kw_only=True)
+    """SHA-256 of the optimizer's state after the step, empty without."""
     tensors: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """Tensors by name, e.g. buffers of the model."""
     captured: frozenset[str] = frozenset()
@@ -73,8 +76,8 @@ class RankStep:
         message = pb.StepRecord(
             group=group, epoch=epoch, step=step, rank=self.rank, layout_version=self.layout_version,
             group_options_json=[json.dumps(options, sort_keys=True) for options in self.options], loss=self.loss,
-            parameter_digest=self.digest, state_digest=self.state_digest, gradient_scale=self.scale,
-            skipped=self.skipped,
+            parameter_digest=self.digest, optimizer_digest=self.optimizer_digest, state_digest=self.state_digest,
+            gradient_scale=self.scale, skipped=self.skipped,
         )  # fmt: skip
         for name, value in self.objects.items():
             message.objects[name].json = json.dumps(value)
@@ -92,6 +95,11 @@ def told_digest(records: Iterable[RankStep]) -> bytes:
     return next((record.digest for record in records if record.digest), b"")
 
 
+def told_optimizer_digest(records: Iterable[RankStep]) -> bytes:
+    """Return the digest of the optimizer's state that the ranks told, empty where none did."""
+    return next((record.optimizer_digest for record in records if record.optimizer_digest), b"")
+
+
 def parse_record(message: pb.StepRecord, plan: OptimizerPlan, options: tuple[Options, ...] | None = None) -> RankStep:
     """Check a record in itself.
 
@@ -105,7 +113,8 @@ def parse_record(message: pb.StepRecord, plan: OptimizerPlan, options: tuple[Opt
     """
     if options is None:
         options = record_options(message, plan)
-    for field_name, digest in (("parameter_digest", message.parameter_digest), ("state_digest", message.state_digest)):
+    for field_name in ("parameter_digest", "optimizer_digest", "state_digest"):
+        digest = getattr(message, field_name)
         if len(digest) not in (0, DIGEST_BYTES):
             raise invalid(field_name, f"{len(digest)} bytes, expected {DIGEST_BYTES} (SHA-256) or none")
     scale = message.gradient_scale if message.HasField("gradient_scale") else None
@@ -139,6 +148,7 @@ def parse_record(message: pb.StepRecord, plan: OptimizerPlan, options: tuple[Opt
     return RankStep(
         message.rank, message.layout_version, options, message.loss, objects, raw, message.parameter_digest,
         tensors, frozenset(captured), message.state_digest, scale, message.skipped,
+        optimizer_digest=message.optimizer_digest,
     )  # fmt: skip
 
 
@@ -175,9 +185,9 @@ def parse_tensor(value: pb.TensorValue, where: str) -> torch.Tensor:
     Raises:
         ShadowError: an unknown element type, or another number of bytes than the shape says.
     """
-    dtype = _DTYPES.get(value.dtype)
+    dtype = DTYPES.get(value.dtype)
     if dtype is None:
-        raise invalid(f"{where}.dtype", f"{value.dtype!r}, expected one of {', '.join(_DTYPES)}")
+        raise invalid(f"{where}.dtype", f"{value.dtype!r}, expected one of {', '.join(DTYPES)}")
     expected = math.prod(value.shape) * dtype.itemsize
     if len(value.data) != expected:
         raise invalid(f"{where}.data", f"{len(value.data)} bytes, a {value.dtype} {tuple(value.shape)} has {expected}")

@@ -35,7 +35,7 @@ class RecordBook:
             ranks: records that make a step complete.
             first_step: first step of the epoch.
             pending: most steps, counted from the oldest one that is not applied, whose records are kept.
-            digests: whether every record has to carry a parameter digest.
+            digests: whether every record has to carry the digests of parameters and optimizer state.
         """
         self._plans: list[tuple[int, OptimizerPlan]] = [(first_step, plan)]
         self._ranks = ranks
@@ -114,8 +114,9 @@ class RecordBook:
             raise invalid("group_options_json", f"{found} entries, the optimizer has {groups} groups")
         texts = enumerate(message.group_options_json)
         record = parse_record(message, plan, tuple(self._options(plan, index, text) for index, text in texts))
-        if self._digests and not record.digest:
-            raise invalid("parameter_digest", "is empty, but the job asks for digests")
+        for name in ("parameter_digest", "optimizer_digest") if self._digests else ():
+            if not getattr(message, name):
+                raise invalid(name, "is empty, but the job asks for digests")
         inventory = parse_inventory(message.state_objects, "state_objects") if message.state_objects else None
         if inventory is not None and inventory.digest != message.state_digest:
             raise invalid("state_digest", "is not that of state_objects")

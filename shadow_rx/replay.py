@@ -13,11 +13,12 @@ from itertools import accumulate
 import torch
 
 from jobspec.layout import Layout
-from jobspec.sidechannel.digest import parameter_digest
+from jobspec.sidechannel.digest import optimizer_digest, parameter_digest
 from jobspec.tensors import TORCH_DTYPES, bytes_of
 from shadow_rx.description import GroupPlan, OptimizerPlan, Update, new_optimizer, state_keys
 from shadow_rx.errors import invalid
 from shadow_rx.pool import BufferPool
+from shadow_rx.rank_step import RankStep, told_digest, told_optimizer_digest
 from shadow_rx.slots import ALIGNMENT, bucket_offsets
 
 Tensors = dict[str, torch.Tensor]
@@ -165,6 +166,29 @@ class Replay:
     def parameter_digest(self) -> bytes:
         """Return the SHA-256 that the ranks' digests are compared with (`jobspec.sidechannel.digest`)."""
         return parameter_digest((name, bytes_of(self._params[name])) for name in self._names)
+
+
+def digest_difference(records: Sequence[RankStep], replay: Replay, tensors: Mapping[str, torch.Tensor]) -> str | None:
+    """Return what of a state has another digest than the ranks' records tell, None where all that they tell agrees.
+
+    Args:
+        records: of the step.
+        replay: the live copy after it.
+        tensors: its snapshot.
+    """
+    told = told_digest(records), told_optimizer_digest(records)
+    for what, expected, found in (
+        ("parameters", told[0], replay.parameter_digest() if told[0] else b""),
+        ("optimizer state", told[1], optimizer_state_digest(tensors) if told[1] else b""),
+    ):
+        if found != expected:
+            return f"{what} have digest {found.hex()}, the ranks' have {expected.hex()}"
+    return None
+
+
+def optimizer_state_digest(tensors: Mapping[str, torch.Tensor]) -> bytes:
+    """Return the digest of the optimizer's state among the tensors of a snapshot (`jobspec.sidechannel.digest`)."""
+    return optimizer_digest({name: bytes_of(t) for name, t in tensors.items() if name.startswith("optim/")})
 
 
 def _copy(tensor: torch.Tensor) -> torch.Tensor:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from itertools import chain
 from typing import TypeVar
 
 import grpc
 
 from jobspec.sidechannel import side_channel_pb2 as pb
 from jobspec.sidechannel import side_channel_pb2_grpc as rpc
+from jobspec.sidechannel.limits import CHUNK_BYTES, MAX_MESSAGE_BYTES
 from jobspec.tls import Credentials, open_port
 from shadow_rx.access_log import AccessLog
 from shadow_rx.errors import Refusal, ShadowError, invalid
@@ -20,13 +21,12 @@ from shadow_rx.guard import Guard
 from shadow_rx.node import ShadowNode
 from shadow_rx.status import GroupStatus
 from shadow_rx.status_message import program_version, status_message
+from shadow_rx.upload_budget import UploadBudget
 
-MAX_MESSAGE_BYTES = 64 << 20
-"""Largest message in either direction: layouts of large models exceed gRPC's default of 4 MiB."""
-CHUNK_BYTES = 1 << 20
-"""Bytes of state in one message of a recovery point."""
 MAX_WAIT_SECONDS = 3600.0
 """Longest timeout of WaitForStep."""
+_MANIFEST_CHARACTERS = CHUNK_BYTES // 4
+"""A character takes up to 4 bytes."""
 _WORKERS = 32
 _MAX_WAITING = _WORKERS // 2
 _CODES = {
@@ -34,6 +34,7 @@ _CODES = {
     Refusal.FAILED_PRECONDITION: grpc.StatusCode.FAILED_PRECONDITION,
     Refusal.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
     Refusal.RESOURCE_EXHAUSTED: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Refusal.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
 }
 T = TypeVar("T")
 
@@ -42,9 +43,9 @@ class ShadowServicer(rpc.ShadowServicer):
     """Answers requests; refusals become gRPC statuses whose details name the field."""
 
     def __init__(self, node: ShadowNode) -> None:
-        """Serve `node`; uploads that are longer than its memory limit are cut short."""
+        """Serve `node`; all uploads together get no more memory than its limit for one group."""
         self._node = node
-        self._upload_limit = node.core.options.memory_limit
+        self._budget = UploadBudget(node.core.options.memory_limit)
         # Waiting calls hold a worker each; the others must always get one.
         self._waiting = threading.BoundedSemaphore(_MAX_WAITING)
         self._stopping = False
@@ -61,41 +62,23 @@ class ShadowServicer(rpc.ShadowServicer):
     def UploadState(self, request_iterator: Iterator[pb.StateChunk], context: grpc.ServicerContext) -> pb.UploadReply:
         """Take the state after a step."""
 
-        def upload() -> bool:
-            header, data = self._collect(request_iterator)
-            return self._node.upload(header.group, header.epoch, data, header.step, final=header.final)
+        return pb.UploadReply(adopted=_call(context, lambda: self._upload(request_iterator, context.cancel)))
 
-        return pb.UploadReply(adopted=_call(context, upload))
-
-    def _collect(self, chunks: Iterator[pb.StateChunk]) -> tuple[pb.StateHeader, bytes]:
-        header: pb.StateHeader | None = None
-        data = bytearray()
-        try:
-            for chunk in chunks:
-                if header is None:
-                    header = self._begin(chunk)
-                elif chunk.HasField("header") and chunk.header != header:
-                    raise invalid("header", "differs from that of the first message")
-                if len(data) + len(chunk.data) > self._upload_limit:
-                    message = f"the state is longer than {self._upload_limit} bytes"
-                    raise ShadowError(Refusal.RESOURCE_EXHAUSTED, "data", message)
-                data += chunk.data
-        except BaseException:
-            if header is not None:
-                with contextlib.suppress(ShadowError):  # the epoch may be over; the first error is the one to tell
-                    self._node.expect_state(header.group, header.epoch, None)
-            raise
-        if header is None:
-            raise invalid("header", "is missing: the stream has no message")
-        return header, bytes(data)
-
-    def _begin(self, chunk: pb.StateChunk) -> pb.StateHeader:
-        if not chunk.HasField("header"):
+    def _upload(self, chunks: Iterator[pb.StateChunk], cancel: Callable[[], object]) -> bool:
+        first = next(chunks, None)
+        if first is None or not first.HasField("header"):
             raise invalid("header", "is missing in the first message")
-        header = chunk.header
-        if header.step:
-            self._node.expect_state(header.group, header.epoch, header.step)
-        return header
+        header = first.header
+        self._node.plan_upload(header)
+        reserved = self._budget.begin(header.group, header.state_bytes, cancel)
+        whole = False
+        try:
+            data = collect(chain([first], chunks))
+            whole = True
+            return self._node.upload(header, data)
+        finally:
+            if self._budget.end(reserved) and not whole:
+                self._node.expect_no_state(header.group, header.epoch)
 
     def OpenFlow(self, request: pb.OpenFlowRequest, context: grpc.ServicerContext) -> pb.OpenFlowReply:
         """Learn a connection's source port."""
@@ -158,7 +141,9 @@ class ShadowServicer(rpc.ShadowServicer):
     ) -> Iterator[pb.RecoveryPointChunk]:
         """Stream a recovery point: the manifest, then the state file."""
         point = _call(context, lambda: self._node.recovery_point(request.group, request.step))
-        yield pb.RecoveryPointChunk(manifest_json=point.manifest_json)
+        # In pieces as the state: a model of some thousand parameters has a manifest beyond the largest message.
+        for start in range(0, len(point.manifest_json), _MANIFEST_CHARACTERS):
+            yield pb.RecoveryPointChunk(manifest_json=point.manifest_json[start : start + _MANIFEST_CHARACTERS])
         for start in range(0, len(point.state), CHUNK_BYTES):
             yield pb.RecoveryPointChunk(data=point.state[start : start + CHUNK_BYTES])
 
@@ -167,6 +152,26 @@ class ShadowServicer(rpc.ShadowServicer):
         pieces = self._node.give_frames(request)
         while (piece := _call(context, lambda: next(pieces, None))) is not None:
             yield piece
+
+
+def collect(chunks: Iterator[pb.StateChunk]) -> bytes:
+    """Return the state of an upload, whose first message has the header.
+
+    Raises:
+        ShadowError: longer than the header says, or another header follows.
+    """
+    pieces: list[bytes] = []
+    left, header = 0, None
+    for chunk in chunks:
+        if header is None:
+            header, left = chunk.header, chunk.header.state_bytes
+        elif chunk.HasField("header") and chunk.header != header:
+            raise invalid("header", "differs from that of the first message")
+        left -= len(chunk.data)
+        if left < 0:
+            raise invalid("header.state_bytes", f"the state is longer than the {header.state_bytes} bytes that it says")
+        pieces.append(chunk.data)
+    return b"".join(pieces)
 
 
 def _call(context: grpc.ServicerContext, action: Callable[[], T]) -> T:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,7 +23,7 @@ from jobspec.recovery_point import (
     pack_tensors,
 )
 from shadow_rx.description import OptimizerPlan, Options
-from shadow_rx.records import RankStep
+from shadow_rx.rank_step import RankStep, told_digest, told_optimizer_digest
 from shadow_rx.replay import Tensors
 
 
@@ -53,6 +54,15 @@ class Snapshot:
     """
     constants: Tensors = field(default_factory=dict)
     """Objects that are the same for the whole run: ``state/<object>``."""
+    confirmed: tuple[str, ...] = ()
+    """Parts of the state that the ranks' digests agreed with: "parameters", "optimizer"."""
+
+
+def confirmed_parts(records: Iterable[RankStep]) -> tuple[str, ...]:
+    """Return which parts of a state that was compared with the digests of `records` these confirm."""
+    told = list(records)
+    digests = {"parameters": told_digest(told), "optimizer": told_optimizer_digest(told)}
+    return tuple(name for name, digest in digests.items() if digest)
 
 
 @dataclass(frozen=True)
@@ -119,6 +129,7 @@ def _build(snapshot: Snapshot) -> tuple[RecoveryPoint, bytes]:
         ),
         records=[RankRecord(rank=r.rank, loss=r.loss, objects=dict(r.objects)) for r in snapshot.records],
         objects=sorted(objects, key=lambda entry: entry.name),
+        confirmed=list(snapshot.confirmed),
         state_bytes=len(state),
         state_sha256=hashlib.sha256(state).hexdigest(),
     )

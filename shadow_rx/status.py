@@ -77,6 +77,8 @@ class GroupStatus:
     """Bytes that were placed (frame headers included) of each step that is still being collected, by step."""
     state_from: int | None = None
     """The trainer is asked for its state after a step from this one on; None while none is needed."""
+    confirmed: tuple[str, ...] = ()
+    """What the ranks' digests confirmed of the newest recovery point: "parameters", "optimizer"; nothing without."""
     health: Health = field(default_factory=Health)
     """Lags, coverage, buffers, load and totals."""
 

@@ -34,6 +34,7 @@ def status_message(status: GroupStatus) -> pb.Status:
         pending_bytes=dict(status.pending_bytes),
         state_wanted=status.state_from is not None,
         state_from=status.state_from or 0,
+        confirmed=status.confirmed,
         replica_lag=_lag(health.replica_lag),
         durable_lag=_lag(health.durable_lag),
         collecting_step=health.collecting,

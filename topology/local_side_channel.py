@@ -15,6 +15,7 @@ from jobspec.sidechannel.side_channel_pb2 import (
     Status,
     StepRecord,
 )
+from jobspec.sidechannel.upload import state_header
 from nccl_emu.errors import SideChannelError
 from shadow_rx.errors import ShadowError
 from shadow_rx.node import ShadowNode
@@ -37,7 +38,8 @@ class LocalSideChannel:
 
     def upload_state(self, group: str, epoch: int, state: bytes, step: int = 0, *, final: bool = False) -> bool:
         """Give the state after `step`, 0: before the first."""
-        return _call("UploadState", lambda: self.node.upload(group, epoch, state, step, final=final))
+        header = state_header(group, epoch, state, step, final=final)
+        return _call("UploadState", lambda: self.node.upload(header, state))
 
     def open_flow(self, group: str, epoch: int, flow_id: int, source_port: int) -> None:
         """Announce the source port of a connection."""

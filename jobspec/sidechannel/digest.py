@@ -1,9 +1,9 @@
-"""The digest of a model's parameters that ranks and shadows compare."""
+"""The digests of a model's parameters, and of its optimizer's state, that ranks and shadows compare."""
 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 
 def parameter_digest(tensors: Iterable[tuple[str, bytes | memoryview]]) -> bytes:
@@ -18,3 +18,12 @@ def parameter_digest(tensors: Iterable[tuple[str, bytes | memoryview]]) -> bytes
         digest.update(len(label).to_bytes(4, "little") + label + len(data).to_bytes(8, "little"))
         digest.update(data)
     return digest.digest()
+
+
+def optimizer_digest(state: Mapping[str, bytes | memoryview]) -> bytes:
+    """Return the same over an optimizer's state, in the order of the names; SHA-256 of nothing where there is none.
+
+    Args:
+        state: bytes of the contiguous tensors by ``optim/<parameter>/<key>``.
+    """
+    return parameter_digest(sorted(state.items()))

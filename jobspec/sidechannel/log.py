@@ -19,6 +19,7 @@ from google.protobuf.message import DecodeError
 
 from jobspec.frame import crc32c
 from jobspec.private_files import make_private_folder, private
+from jobspec.sidechannel.limits import MAX_MESSAGE_BYTES
 from jobspec.sidechannel.side_channel_pb2 import (
     AttachRequest,
     ChangeRequest,
@@ -30,8 +31,6 @@ from jobspec.sidechannel.side_channel_pb2 import (
 Message = AttachRequest | StateChunk | OpenFlowRequest | StepRecord | ChangeRequest
 """What is logged."""
 VERSION = 1
-MAX_MESSAGE_BYTES = 64 << 20
-"""Largest message: the side channel takes none that is longer."""
 _MAGIC = b"CKMTSC" + VERSION.to_bytes(2, "big")
 _HEAD = struct.Struct("!BI")
 _CRC = struct.Struct("!I")

@@ -13,13 +13,14 @@ import pytest
 from jobspec.model import Job
 from jobspec.recovery_point import unpack_tensors
 from jobspec.sidechannel.side_channel_pb2 import RecordReply, StateHeader, StepRecord
+from jobspec.sidechannel.upload import state_chunks
 from jobspec.tensors import bytes_of
 from nccl_emu.digits import Digits
 from nccl_emu.errors import SideChannelError
 from nccl_emu.record_sender import RecordSender
 from nccl_emu.restore import restore_trainer
 from nccl_emu.shadow_session import MAX_WAITING, ShadowSession
-from nccl_emu.side_channel import GrpcSideChannel, SideChannel, state_chunks
+from nccl_emu.side_channel import GrpcSideChannel, SideChannel
 from nccl_emu.tcp import TcpFlags
 from nccl_emu.trainer import DataParallelTrainer
 from packets.frame import parse_frame
@@ -205,7 +206,7 @@ def test_records_wait_in_the_background_and_the_queue_is_bounded() -> None:
     assert stuck.records == []
     assert len(lost) == 11
     assert lost[-1] == (MAX_WAITING + 11, f"{MAX_WAITING} records wait already")
-    assert not sender.finish(0.1)
+    assert sender.finish(0.1) == "step records still wait after 0.1 s"
     stuck.go_on.set()
 
 
@@ -215,7 +216,7 @@ def test_finish_sends_what_is_queued() -> None:
     for step in range(1, 101):
         sender.send(StepRecord(step=step))
     stuck.go_on.set()
-    assert sender.finish(10.0)
+    assert sender.finish(10.0) is None
     assert stuck.records == list(range(1, 101))
     assert lost == []
 
@@ -227,6 +228,6 @@ def test_a_record_that_the_shadow_refuses_is_told_and_training_goes_on(
     channel.attach(DataParallelTrainer(shadow.job, shadow.job.groups[0], 0, 3, DIGITS).attach_request(10))
     sender.send(StepRecord(group="dp0", epoch=9, step=4))
     sender.send(StepRecord(group="dp0", epoch=9, step=5))
-    assert sender.finish(10.0)
+    assert sender.finish(10.0) is None
     assert [step for step, _ in lost] == [4, 5]
     assert all("RecordStep" in reason for _, reason in lost)

@@ -27,7 +27,7 @@ from shadow_rx.snapshot import Snapshot
 from shadow_rx.status import Event, GroupStatus, StepReplicated
 from shadow_rx.store import RecoveryStore
 from shadow_rx.store_queue import STORE_COPIES, StoreQueue
-from tests.shadow_rx.twin import Twin, as_bytes, make_layout
+from tests.shadow_rx.twin import Twin, as_bytes, make_layout, upload
 from tests.shadow_rx.wire import make_job
 
 PERIOD = 1.0
@@ -158,7 +158,7 @@ class PressureRig:
         self.node = ShadowNode(self.core, lambda: self.now, self.publisher, self._observe)
         request = self.twin.attach(1, communicator="c", uploads_on_demand=True)
         assert self.node.attach(request)
-        self.node.upload("dp0", 1, self.twin.state_bytes())
+        upload(self.node, 1, self.twin.state_bytes())
         for message in self.twin.open_flows(1):
             self.node.open_flow(message)
 
@@ -211,7 +211,7 @@ class PressureRig:
                 self._record(what)
             else:
                 self._asked = False
-                self.node.upload("dp0", 1, what[1], what[0])
+                upload(self.node, 1, what[1], what[0])
             self._free_at = self.now
             if kind == "state" or (kind == "record" and what.rank == 0):
                 self._check()

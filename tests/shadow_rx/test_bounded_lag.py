@@ -21,7 +21,7 @@ from shadow_rx.status import OverloadChanged, StepNotStored, StepStored
 from shadow_rx.store import RecoveryStore
 from shadow_rx.store_queue import STORE_COPIES
 from tests.shadow_rx.pressure_rig import PERIOD, POLICY, PressureRig, digest, limit, pressure_layout, sizes
-from tests.shadow_rx.twin import Twin
+from tests.shadow_rx.twin import Twin, upload
 from tests.shadow_rx.wire import make_job
 
 STEPS = 500
@@ -160,7 +160,7 @@ def test_slow_storage_in_real_time(tmp_path: Path) -> None:
     disk = SlowDisk(gradient / 0.05)  # 20 steps a second; more than twice as many come
     node = ShadowNode(core, time.monotonic, BackgroundPublisher(RecoveryStore(tmp_path, None, disk, policy=POLICY), 64))
     assert node.attach(twin.attach(1))
-    node.upload("dp0", 1, twin.state_bytes())
+    upload(node, 1, twin.state_bytes())
     for message in twin.open_flows(1):
         node.open_flow(message)
     stride = 1

@@ -19,7 +19,7 @@ from shadow_rx.snapshot import Snapshot
 from shadow_rx.status import Attached, OverloadChanged, StepReplicated, StepReport
 from shadow_rx.store import RecoveryStore
 from tests.shadow_rx.test_status import StatusRig
-from tests.shadow_rx.twin import make_layout
+from tests.shadow_rx.twin import make_layout, upload
 
 FIELDS = {
     "attached": {"need_state"},
@@ -65,7 +65,7 @@ def test_a_run_with_a_loss_a_resync_and_a_full_disk(tmp_path: Path) -> None:
     rig.send(rig.train()[1:])
     rig.record()
     rig.step()
-    rig.node.upload("dp0", 1, rig.twin.state_bytes(), 3)
+    upload(rig.node, 1, rig.twin.state_bytes(), 3)
     files.full = True
     rig.step()
     files.full = False

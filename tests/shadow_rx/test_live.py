@@ -24,6 +24,7 @@ from checkmate.cli import app
 from jobspec.recovery_point import read_recovery_point
 from jobspec.sidechannel import side_channel_pb2 as pb
 from jobspec.sidechannel import side_channel_pb2_grpc as rpc
+from jobspec.sidechannel.upload import state_chunks, state_header
 from jobspec.store import StoreSpec
 from shadow_rx.__main__ import main
 from tests.shadow_rx.twin import Twin, as_bytes, make_layout
@@ -121,8 +122,8 @@ def test_a_process_follows_a_job(namespace: list[str], tmp_path: Path) -> None:
         with grpc.insecure_channel(ready["listen"]) as channel:
             stub = rpc.ShadowStub(channel)
             assert stub.Attach(twin.attach()).need_state
-            header = pb.StateHeader(group="dp0", epoch=1)
-            stub.UploadState(iter([pb.StateChunk(header=header, data=twin.state_bytes())]))
+            state = twin.state_bytes()
+            stub.UploadState(state_chunks(state_header("dp0", 1, state), state))
             for message in twin.open_flows():
                 stub.OpenFlow(message)
             sender.send(twin.syns())
@@ -198,8 +199,8 @@ def test_replicas_are_taken_from_every_interface(namespace: list[str], tmp_path:
         with grpc.insecure_channel(ready["listen"]) as channel:
             stub = rpc.ShadowStub(channel)
             assert stub.Attach(twin.attach()).need_state
-            header = pb.StateHeader(group="dp0", epoch=1)
-            stub.UploadState(iter([pb.StateChunk(header=header, data=twin.state_bytes())]))
+            state = twin.state_bytes()
+            stub.UploadState(state_chunks(state_header("dp0", 1, state), state))
             for message in twin.open_flows():
                 stub.OpenFlow(message)
             one.send(twin.syns())

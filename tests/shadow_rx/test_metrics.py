@@ -20,6 +20,7 @@ from shadow_rx.publisher import DirectPublisher
 from shadow_rx.store import RecoveryStore
 from tests.shadow_rx.promql import base_name, is_balanced, labels_in, metric_names_in
 from tests.shadow_rx.test_status import StatusRig
+from tests.shadow_rx.twin import upload
 
 ROOT = Path(__file__).parents[2]
 OPERATIONS = (ROOT / "docs" / "operations.md").read_text()
@@ -86,7 +87,7 @@ def test_a_scrape_tells_what_the_status_tells(scraped: tuple[StatusRig, MetricsS
         assert value(found, "gap_steps_total", reason=str(reason)) == 0, "there from the start"
     for _ in range(2):
         rig.step()
-    rig.node.upload("dp0", 1, rig.twin.state_bytes(), 5)
+    upload(rig.node, 1, rig.twin.state_bytes(), 5)
     again = scrape(server)
     assert value(again, "gap_steps_total", reason="lost_bytes") == 1
     assert value(again, "resyncs_total") == 1

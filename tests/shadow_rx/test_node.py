@@ -19,7 +19,7 @@ from shadow_rx.options import ShadowOptions
 from shadow_rx.publisher import BackgroundPublisher, DirectPublisher, Publisher
 from shadow_rx.store import RecoveryStore
 from tests.shadow_rx.rig import Rig
-from tests.shadow_rx.twin import as_bytes
+from tests.shadow_rx.twin import as_bytes, upload
 
 
 class NodeRig(Rig):
@@ -36,7 +36,7 @@ class NodeRig(Rig):
         self.port = 40000 + 1000 * self.epoch
         need = self.node.attach(self.twin.attach(self.epoch))
         if need:
-            self.node.upload("dp0", self.epoch, self.twin.state_bytes())
+            upload(self.node, self.epoch, self.twin.state_bytes())
         for message in self.twin.open_flows(self.epoch, self.port):
             self.node.open_flow(message)
         return need

@@ -16,7 +16,7 @@ from shadow_rx.options import ShadowOptions
 from shadow_rx.peer_driver import GrpcPeer, LocalPeer, Peer, PeerDriver, ask_peers, check_peers
 from shadow_rx.service import serve
 from shadow_rx.status import StepReplicated
-from tests.shadow_rx.twin import Twin, as_bytes, forever
+from tests.shadow_rx.twin import Twin, as_bytes, forever, upload
 from tests.shadow_rx.twin import make_layout as small_layout
 from tests.shadow_rx.wire import cut, make_job, replica
 
@@ -43,7 +43,7 @@ class Pair:
         node = ShadowNode(ShadowCore(self.job, name, options), lambda: self.now, observe=observe)
         node.use_peers(["sh0", "sh1"])
         node.attach(self.twin.attach())
-        node.upload("dp0", 1, self.twin.state_bytes())
+        upload(node, 1, self.twin.state_bytes())
         for message in self.twin.open_flows():
             node.open_flow(message)
         return node

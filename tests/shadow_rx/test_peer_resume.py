@@ -29,7 +29,7 @@ from shadow_rx.service import serve
 from shadow_rx.snapshot import EncodedPoint, encode
 from shadow_rx.status import Event, StateAdopted, StepLost, StepReplicated
 from shadow_rx.store import RecoveryStore
-from tests.shadow_rx.twin import Twin, as_bytes, make_layout
+from tests.shadow_rx.twin import Twin, as_bytes, make_layout, upload
 from tests.shadow_rx.wire import make_job, replica
 
 
@@ -52,7 +52,7 @@ class Peers:
         self.nodes = {name: self.start(name) for name in ("sh0", "sh1")}
         for node in self.nodes.values():
             node.attach(self.attach)
-            node.upload("dp0", 1, self.twin.state_bytes())
+            upload(node, 1, self.twin.state_bytes())
             self.announce(node)
 
     def start(self, name: str, resume: bool = False, folder: str | None = None) -> ShadowNode:
@@ -134,7 +134,7 @@ def test_an_empty_node_takes_the_newest_point(peers: Peers) -> None:
     for record in peers.twin.records():
         node.record(record)
     assert node.asks("dp0", 0).state_wanted
-    assert node.upload("dp0", 1, peers.twin.state_bytes(), 5)
+    assert upload(node, 1, peers.twin.state_bytes(), 5)
     assert node.status("dp0").durable_step == 5
     peers.train("sh0", "sh1")
     assert node.status("dp0").durable_step == 6

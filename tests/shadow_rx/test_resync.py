@@ -178,7 +178,7 @@ def test_a_state_on_its_way_keeps_what_follows_it() -> None:
     rig.record()
     rig.step()
     rig.step()
-    rig.core.expect_state("dp0", 1, 3)
+    rig.core.plan_upload("dp0", 1, 3)
     for _ in range(10):
         rig.step()
     rig.give_state(3)
@@ -353,7 +353,7 @@ def test_whatever_is_lost_what_is_published_is_true_and_the_end_is_verified(
         if wanted is not None and wanted <= rig.twin.step and not on_its_way:
             on_its_way.append(rig.twin.step)
             if data.draw(st.booleans()):
-                rig.core.expect_state("dp0", rig.epoch, rig.twin.step)
+                rig.core.plan_upload("dp0", rig.epoch, rig.twin.step)
         if on_its_way and data.draw(st.booleans()):
             rig.give_state(on_its_way.pop())
     rig.alive = True

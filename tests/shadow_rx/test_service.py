@@ -13,12 +13,12 @@ import pytest
 from jobspec.recovery_point import decode_recovery_point
 from jobspec.sidechannel import side_channel_pb2 as pb
 from jobspec.sidechannel import side_channel_pb2_grpc as rpc
+from jobspec.sidechannel.upload import state_header
 from shadow_rx.core import ShadowCore
 from shadow_rx.errors import ShadowError
 from shadow_rx.node import ShadowNode
-from shadow_rx.options import ShadowOptions
 from shadow_rx.publisher import DirectPublisher
-from shadow_rx.service import ShadowServer, ShadowServicer, serve
+from shadow_rx.service import ShadowServer, serve
 from shadow_rx.store import RecoveryStore
 from tests.shadow_rx.twin import Twin, as_bytes, make_layout
 from tests.shadow_rx.wire import make_job
@@ -36,7 +36,7 @@ class Setup:
     def upload(self, epoch: int, chunk: int = 1 << 20) -> None:
         data = self.twin.state_bytes()
         parts = [data[i : i + chunk] for i in range(0, len(data), chunk)]
-        header = pb.StateHeader(group="dp0", epoch=epoch)
+        header = state_header("dp0", epoch, data)
         self.stub.UploadState(pb.StateChunk(header=None if i else header, data=p) for i, p in enumerate(parts))
 
     def begin(self, epoch: int = 1) -> None:
@@ -72,7 +72,8 @@ def test_a_job_over_the_side_channel(setup: Setup) -> None:
     assert status.replica_payload_bytes > 2 * setup.twin.layout.nbytes
     chunks = list(setup.stub.GetRecoveryPoint(pb.RecoveryPointRequest(group="dp0")))
     assert len(chunks) > 2, "a large state comes in several messages"
-    point = decode_recovery_point(chunks[0].manifest_json, b"".join(chunk.data for chunk in chunks))
+    manifest, state = "".join(chunk.manifest_json for chunk in chunks), b"".join(chunk.data for chunk in chunks)
+    point = decode_recovery_point(manifest, state)
     assert point.manifest.step == 2
     tensors = {k: v for k, v in point.tensors.items() if not k.startswith("rank/")}
     assert as_bytes(tensors) == as_bytes(setup.twin.state())
@@ -106,8 +107,8 @@ def test_refusals_carry_code_and_field(setup: Setup) -> None:
     assert (code, details[:7]) == (grpc.StatusCode.INVALID_ARGUMENT, "header:")
     code, _ = _refusal(stub.UploadState, iter([pb.StateChunk(data=b"x")]))
     assert code is grpc.StatusCode.INVALID_ARGUMENT
-    header = pb.StateHeader(group="dp0", epoch=1)
-    other = pb.StateHeader(group="dp0", epoch=2)
+    header = state_header("dp0", 1, bytes(9))
+    other = state_header("dp0", 1, bytes(8))
     code, _ = _refusal(stub.UploadState, iter([pb.StateChunk(header=header), pb.StateChunk(header=other)]))
     assert code is grpc.StatusCode.INVALID_ARGUMENT
     for timeout in (-1.0, float("nan"), float("inf"), 1e9):
@@ -117,14 +118,6 @@ def test_refusals_carry_code_and_field(setup: Setup) -> None:
         assert details.startswith("timeout_seconds")
     setup.step()
     assert stub.GetStatus(pb.StatusRequest(group="dp0")).replica_step == 1, "refused requests cost nothing"
-
-
-def test_an_upload_beyond_the_memory_limit_is_cut_short(setup: Setup) -> None:
-    core = ShadowCore(setup.job, "sh0", ShadowOptions(memory_limit=100))
-    servicer = ShadowServicer(ShadowNode(core, lambda: 0.0))
-    header = pb.StateHeader(group="dp0", epoch=1)
-    with pytest.raises(ShadowError, match="longer than 100 bytes"):
-        servicer._collect(iter([pb.StateChunk(header=header, data=b"x" * 60), pb.StateChunk(data=b"x" * 60)]))
 
 
 def test_waiting_calls_leave_workers_for_the_others(setup: Setup) -> None:

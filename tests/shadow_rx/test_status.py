@@ -22,7 +22,7 @@ from shadow_rx.service import ShadowServer, serve
 from shadow_rx.status_message import status_message
 from shadow_rx.store import RecoveryStore
 from tests.shadow_rx.rig import Rig
-from tests.shadow_rx.twin import tensor_bytes
+from tests.shadow_rx.twin import tensor_bytes, upload
 from tests.shadow_rx.wire import make_job
 
 HEADER = 64
@@ -42,7 +42,7 @@ class StatusRig(Rig):
         self.port = 40000 + 1000 * self.epoch
         request = self.twin.attach(self.epoch, communicator=f"c{self.epoch}", uploads_on_demand=True)
         if self.node.attach(request):
-            self.node.upload("dp0", self.epoch, self.twin.state_bytes())
+            upload(self.node, self.epoch, self.twin.state_bytes())
         for message in self.twin.open_flows(self.epoch, self.port):
             self.node.open_flow(message)
 
@@ -146,7 +146,7 @@ def test_totals_count_losses_resyncs_and_what_was_stored(tmp_path: Path) -> None
     rig.step()
     wanted = rig.node.asks("dp0", 0)
     assert wanted.state_wanted
-    rig.node.upload("dp0", 1, rig.twin.state_bytes(), 3)
+    upload(rig.node, 1, rig.twin.state_bytes(), 3)
     rig.step()
     status = rig.node.status("dp0")
     assert (status.trained_step, status.replica_step, status.durable_step) == (4, 4, 4)
@@ -170,7 +170,7 @@ def test_the_message_has_everything() -> None:
     assert message.apply_durations.cumulative_counts[-1] == 1
     # Whatever is added to the status later has to be told too.
     told = {field.name for field, _ in message.ListFields()}
-    silent = {"state_wanted", "state_from", "pending_bytes", "discarded", "replica_lag", "durable_step"}
+    silent = {"confirmed", "state_wanted", "state_from", "pending_bytes", "discarded", "replica_lag", "durable_step"}
     assert {field.name for field in pb.Status.DESCRIPTOR.fields} - told <= silent
 
 

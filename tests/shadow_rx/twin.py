@@ -15,8 +15,10 @@ from jobspec.layout import Layout, ParamSpec, build_layout
 from jobspec.model import Flow, Job
 from jobspec.recovery_point import pack_tensors
 from jobspec.sidechannel import side_channel_pb2 as pb
-from jobspec.sidechannel.digest import parameter_digest
+from jobspec.sidechannel.digest import optimizer_digest, parameter_digest
+from jobspec.sidechannel.upload import state_header
 from jobspec.state import inventory_digest, members_text
+from shadow_rx.node import ShadowNode
 from tests.shadow_rx.wire import Stretch, cut, primary_stretches, replica, segment
 
 TORCH = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16, "float64": torch.float64}
@@ -130,6 +132,7 @@ class Twin:
                     "rng.torch": pb.StateObject(raw=bytes([rank, self.step % 256] * 4)),
                 },
                 parameter_digest=self.digest() if digest else b"",
+                optimizer_digest=self.optimizer_digest() if digest else b"",
                 state_digest=inventory_digest(listed),
                 state_objects=listed,
             )
@@ -138,6 +141,9 @@ class Twin:
 
     def digest(self) -> bytes:
         return parameter_digest((name, tensor_bytes(p.detach())) for name, p in self.params.items())
+
+    def optimizer_digest(self) -> bytes:
+        return optimizer_digest({n: tensor_bytes(t) for n, t in self.state().items() if n.startswith("optim/")})
 
     # ---- training ----
 
@@ -204,6 +210,11 @@ class Twin:
             pb.OpenFlowRequest(group="dp0", epoch=epoch, flow_id=flow.id, source_port=port + flow.id)
             for flow in self.job.flows
         ]
+
+
+def upload(node: ShadowNode, epoch: int, data: bytes, step: int = 0) -> bool:
+    """Give a node the state of its group after `step`."""
+    return node.upload(state_header("dp0", epoch, data, step), data)
 
 
 def forever(value: int) -> Iterator[int]:

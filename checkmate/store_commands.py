@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
 from enum import StrEnum
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -26,6 +27,8 @@ DAMAGED = 1
 """Exit code when a store is damaged, or nothing can be recovered."""
 FAILED = 2
 """Exit code when the command could not do its work."""
+
+_MOST_LINES, _MOST_RANGES = 50, 10
 
 app = typer.Typer(name="store", help="Keys of stores, and their removal.", no_args_is_help=True)
 
@@ -186,18 +189,31 @@ def _print_report(report: StoreReport) -> None:
     console.print(f"{report.store}: {report.objects} objects, {report.nbytes} bytes, {key}", highlight=False)
     table = Table("group", "epoch", "recoverable steps", "newest", "not recoverable")
     for epoch in report.epochs:
-        ranges = ", ".join(f"{first} to {last}" if last > first else str(first) for first, last in epoch.recoverable)
         newest = str(epoch.recoverable[-1][1]) if epoch.recoverable else "-"
-        bad = ", ".join(str(step) for step, _ in epoch.unrecoverable[:10]) or "-"
+        bad = _ranges((first, last) for first, last, _ in epoch.unrecoverable)
         name = f"{epoch.epoch} (superseded)" if epoch.superseded else str(epoch.epoch)
-        table.add_row(epoch.group, name, ranges or "none", newest, bad)
+        table.add_row(epoch.group, name, _ranges(epoch.recoverable) or "none", newest, bad or "-")
     console.print(table)
     for epoch in report.epochs:
-        for damage in epoch.damage:
-            console.print(f"damaged: {damage.name}: {damage.reason}", highlight=False, soft_wrap=True)
-        for step, reason in epoch.unrecoverable[:10]:
-            console.print(f"{epoch.folder}: step {step}: {reason}", highlight=False, soft_wrap=True)
+        lines = [f"damaged: {damage.name}: {damage.reason}" for damage in epoch.damage]
+        lines += [f"{epoch.folder}: step {_ranges([(a, b)])}: {why}" for a, b, why in epoch.unrecoverable]
+        for line in lines[:_MOST_LINES]:
+            print(line)
+        if len(lines) > _MOST_LINES:
+            print(f"{epoch.folder}: {len(lines) - _MOST_LINES} lines more (--json has all)")
+        if epoch.unchecked:
+            print(
+                f"{epoch.folder}: not covered: the manifest of step {_ranges(epoch.unchecked)} is of an older version, "
+                f"which has no checksum; damage to it need not show"
+            )
+        if epoch.others:
+            print(f"{epoch.folder}: not the store's, and not looked at: {', '.join(epoch.others[:10])}")
     print("everything is sound" if report.sound else "the store is damaged")
+
+
+def _ranges(spans: Iterable[tuple[int, int]]) -> str:
+    texts = [f"{first} to {last}" if last > first else str(first) for first, last in islice(spans, _MOST_RANGES + 1)]
+    return ", ".join([*texts[:_MOST_RANGES], *(["..."] if len(texts) > _MOST_RANGES else [])])
 
 
 @app.command("create-key")
@@ -222,7 +238,13 @@ def create_key(
 @app.command("rotate-key")
 def rotate_key(
     store: StoreArgument,
-    key_file: Annotated[Path, typer.Option(help="File with the keys; it will hold the new one alone.")],
+    key_file: Annotated[
+        Path, typer.Option(help="File with the keys; the new one is put before the others, which stay.")
+    ],
+    drop_old_keys: Annotated[
+        bool,
+        typer.Option("--drop-old-keys", help="In the end remove the other keys from the file."),
+    ] = False,
     allow_open_permissions: OpenPermissions = False,
     access_log: AccessLogFile = None,
     as_json: AsJson = False,
@@ -232,21 +254,19 @@ def rotate_key(
     No shadow node may be writing meanwhile. An interrupted run is finished by running it again. To use a new key for
     new objects only, put it before the old one in the key file.
 
+    The keys that were in the file stay there after the new one, because another store may need them: without its key a
+    store is lost. Where none does, --drop-old-keys removes them.
+
     Example: checkmate store rotate-key out/testbed/checkpoints --key-file store.key
     """
     from shadow_rx.durable import maintain
-    from shadow_rx.durable.crypto import read_key_file
-    from shadow_rx.durable.opening import read_description, storage_of
+    from shadow_rx.durable.opening import storage_of
 
     with _told(), logged_use(access_log, "rotate-key", store), _progress("encrypt") as progress:
         storage = storage_of(store, allow_open=allow_open_permissions)
-        ring = None if read_description(storage).key_id is None and not key_file.exists() else read_key_file(key_file)
-        key = maintain.rotate_key(storage, ring, key_file, progress)
-    print(
-        json.dumps({"key_id": key.id})
-        if as_json
-        else f"{store} is encrypted with key {key.id}, now alone in {key_file}"
-    )
+        key = maintain.rotate_key(storage, key_file, drop_old_keys, progress)
+    where = "now alone in" if drop_old_keys else "now the first in"
+    print(json.dumps({"key_id": key.id}) if as_json else f"{store} is encrypted with key {key.id}, {where} {key_file}")
 
 
 @app.command()

@@ -58,7 +58,9 @@ Mac = Annotated[str, AfterValidator(_check_mac)]
 """Unicast MAC address, lower case with colons."""
 Dscp = Annotated[int, Field(ge=0, le=63), AfterValidator(_check_dscp)]
 """Differentiated-services codepoint of pool 2."""
-Name = Annotated[str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_-]{0,31}$")]
+NAME_PATTERN = "[A-Za-z][A-Za-z0-9_-]{0,31}"
+"""Regular expression of a `Name`."""
+Name = Annotated[str, Field(pattern=f"^{NAME_PATTERN}$")]
 """Letters, digits, ``-`` and ``_``, beginning with a letter, at most 32."""
 MAX_PORT = 510
 """Largest port number of a switch; 511 is BMv2's drop port."""

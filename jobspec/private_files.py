@@ -46,6 +46,30 @@ def write_private(path: Path, data: bytes | str) -> None:
         file.write(data.encode() if isinstance(data, str) else data)
 
 
+def replace_private(path: Path, data: bytes | memoryview) -> None:
+    """Write a whole file, for its owner alone, and flush it; a crash leaves the old one or the new one.
+
+    Raises:
+        OSError: it cannot be written; the old one is as it was.
+    """
+    written = path.with_name(f".new-{path.name}")
+    written.unlink(missing_ok=True)
+    try:
+        with open(written, "xb", opener=private) as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        written.rename(path)
+    except BaseException:
+        written.unlink(missing_ok=True)
+        raise
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
 def make_private_folder(path: Path) -> None:
     """Make a folder and the missing ones above it, all for their owner alone; one that is there stays as it is.
 

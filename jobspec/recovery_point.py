@@ -12,18 +12,26 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import safetensors
 import safetensors.torch
 import torch
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from jobspec.checked_json import MAX_BYTES, with_checksum, without_checksum
+from jobspec.regular_files import read_regular
 from jobspec.state import Origin as Origin
 
-SCHEMA = 1
+SCHEMA = 2
+"""Version of the manifest that is written: it ends with a checksum (`jobspec.checked_json`)."""
+UNCHECKED_SCHEMA = 1
+"""The version before, which is read too: it has no checksum, so that damage to it need not be noticed."""
 STATE_FILE = "state.safetensors"
 MANIFEST_FILE = "manifest.json"
+
+
+_NUMBER = Field(ge=0, lt=1 << 63)
 
 
 class RecoveryPointError(ValueError):
@@ -47,7 +55,7 @@ class StateEntry(_Model):
     """Tensor or object name."""
     origin: Origin
     """Where it comes from."""
-    step: int
+    step: Annotated[int, _NUMBER]
     """Step that it is valid for; the same for all objects."""
     rank: int | None = None
     """Rank that it belongs to, None for what all ranks share."""
@@ -74,7 +82,7 @@ class OptimizerState(_Model):
 class RankRecord(_Model):
     """What one rank told of the step."""
 
-    rank: int
+    rank: Annotated[int, _NUMBER]
     """The rank."""
     loss: float
     """Mean loss of its share of the batch."""
@@ -86,16 +94,16 @@ class Manifest(_Model):
     """Contents of ``manifest.json``."""
 
     schema_version: int = SCHEMA
-    """Version of this format."""
+    """Version of this format; what is written has the newest."""
     job: str
     """Job name."""
     group: str
     """DP group name."""
-    epoch: int
+    epoch: Annotated[int, _NUMBER]
     """Incarnation of the communicator that trained the step."""
-    step: int
+    step: Annotated[int, _NUMBER]
     """Training step whose result this is."""
-    ranks: int
+    ranks: Annotated[int, _NUMBER]
     """Number of ranks."""
     layout: dict[str, Any]
     """The layout of the step (`jobspec.layout.Layout.to_json`)."""
@@ -107,7 +115,7 @@ class Manifest(_Model):
     """Every object with origin and step."""
     confirmed: list[str] = []
     """Parts of the replayed state that the ranks' digests of this step agreed with: "parameters", "optimizer"."""
-    state_bytes: int
+    state_bytes: Annotated[int, _NUMBER]
     """Length of the state file."""
     state_sha256: str
     """SHA-256 (hex) of the state file."""
@@ -143,7 +151,7 @@ def unpack_tensors(data: bytes, path: Path | None = None) -> dict[str, torch.Ten
     """
     try:
         return safetensors.torch.load(data)
-    except (KeyError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
+    except (KeyError, ValueError, TypeError, RuntimeError, safetensors.SafetensorError) as error:
         raise RecoveryPointError(path, f"not a safetensors file: {error}") from error
 
 
@@ -156,15 +164,16 @@ def read_recovery_point(directory: Path) -> RecoveryPoint:
     """
     path = directory / MANIFEST_FILE
     try:
-        text = path.read_text()
+        text = read_regular(path, MAX_BYTES).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise RecoveryPointError(path, f"not a recovery point, its manifest cannot be read: {error}") from error
+    manifest = decode_manifest(text, path)
     state_path = directory / STATE_FILE
     try:
-        data = state_path.read_bytes()
+        data = read_regular(state_path, manifest.state_bytes)
     except OSError as error:
         raise RecoveryPointError(state_path, f"the state file cannot be read: {error}") from error
-    return decode_recovery_point(text, data, path)
+    return join_state(manifest, data, path)
 
 
 def decode_recovery_point(manifest_json: str, state: bytes, path: Path | None = None) -> RecoveryPoint:
@@ -173,12 +182,52 @@ def decode_recovery_point(manifest_json: str, state: bytes, path: Path | None = 
     Raises:
         RecoveryPointError: see `read_recovery_point`.
     """
+    return join_state(decode_manifest(manifest_json, path), state, path)
+
+
+def manifest_text(manifest: Manifest, indent: int | None = None) -> str:
+    """Return a manifest as it is written, with its checksum.
+
+    Raises:
+        RecoveryPointError: it is larger than a reader takes.
+    """
+    text = manifest.model_copy(update={"schema_version": SCHEMA}).model_dump_json(indent=indent)
     try:
-        manifest = Manifest.model_validate_json(manifest_json)
+        return with_checksum(text)
+    except ValueError as error:
+        raise RecoveryPointError(None, f"the manifest {error}") from error
+
+
+def decode_manifest(text: str, path: Path | None = None) -> Manifest:
+    """Read what `manifest_text` wrote, or a manifest of the version before.
+
+    Raises:
+        RecoveryPointError: it is damaged, too large, or does not fit the format.
+    """
+    try:
+        bare, checked = without_checksum(text)
+        manifest = Manifest.model_validate_json(bare)
     except ValidationError as error:
-        raise RecoveryPointError(path, f"the manifest does not fit the format: {error}") from error
-    if manifest.schema_version != SCHEMA:
-        raise RecoveryPointError(path, f"schema {manifest.schema_version}, this program reads {SCHEMA}")
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        message = f"the manifest does not fit the format: {where + ': ' if where else ''}{first['msg']}"
+        raise RecoveryPointError(path, message) from None
+    except ValueError as error:
+        raise RecoveryPointError(path, f"the manifest {error}") from error
+    if manifest.schema_version not in (SCHEMA, UNCHECKED_SCHEMA):
+        message = f"schema {manifest.schema_version}, this program reads {UNCHECKED_SCHEMA} and {SCHEMA}"
+        raise RecoveryPointError(path, message)
+    if checked != (manifest.schema_version == SCHEMA):
+        raise RecoveryPointError(path, f"the manifest is damaged: schema {manifest.schema_version} ends differently")
+    return manifest
+
+
+def join_state(manifest: Manifest, state: bytes, path: Path | None = None) -> RecoveryPoint:
+    """Build a recovery point from its manifest and the bytes of its state file, checking one against the other.
+
+    Raises:
+        RecoveryPointError: they do not belong together, or the state is no safetensors file.
+    """
     if len(state) != manifest.state_bytes or hashlib.sha256(state).hexdigest() != manifest.state_sha256:
         raise RecoveryPointError(path, "the state file is damaged: length or SHA-256 differ from the manifest")
     tensors = unpack_tensors(state, path)

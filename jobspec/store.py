@@ -8,6 +8,9 @@ from pydantic import Field
 
 from jobspec.fields import Strict
 
+MAX_EVERY = 10_000
+"""Most steps that can become durable together."""
+
 
 class Fsync(StrEnum):
     """What is flushed to storage before it counts as durable."""
@@ -32,7 +35,7 @@ class Retention(Strict):
 class StoreSpec(Strict):
     """How recovery points are stored: base snapshots, and a log of the reduced gradients between them."""
 
-    every: int = Field(default=1, ge=1)
+    every: int = Field(default=1, ge=1, le=MAX_EVERY)
     """Steps that become durable together: 1 flushes each step by itself."""
     base_every: int = Field(default=50, ge=1)
     """Steps from one base snapshot to the next; 1 stores each step as a whole snapshot, without gradients."""

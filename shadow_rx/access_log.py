@@ -1,8 +1,9 @@
 """The access log: one JSON line for every RPC of a shadow node, and for every use of a store by a command.
 
 A line has ``time``, ``who`` (identity of the certificate, or ``user NAME@HOST`` of a command), ``peer`` (address, for
-RPCs), ``what``, ``on`` (shadow node or store), ``group``, ``step``, ``result`` (``OK``, or a gRPC code), ``detail``
-(why it was refused), ``bytes_in``, ``bytes_out`` and ``seconds``. Neither values of a state nor keys are in it.
+RPCs), ``what``, ``on`` (shadow node or store), ``group``, ``step``, ``result`` (``OK``, or a gRPC code; ``BEGUN``
+before a command does anything), ``detail`` (why it was refused), ``bytes_in``, ``bytes_out`` and ``seconds``. Neither
+values of a state nor keys are in it, nor what a URL may keep secret.
 """
 
 from __future__ import annotations
@@ -10,22 +11,22 @@ from __future__ import annotations
 import getpass
 import json
 import os
-import re
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from contextlib import closing, contextmanager
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from jobspec.private_files import make_private_folder, private
+from shadow_rx.redaction import redacted
 
 VARIABLE = "CHECKMATE_ACCESS_LOG"
 """Environment variable with the file that commands log to, where none is named."""
-_PASSWORD = re.compile(r"(?<=:)//[^/@\s]*@")
-_QUERY = re.compile(r"(?<=\S)\?\S+")
+BEGUN = "BEGUN"
+"""Result of the line that a command writes before it uses a store."""
 _LONGEST = 200
 """Characters of a text that a client chose; a log must not grow by what is refused."""
 
@@ -70,9 +71,14 @@ class AccessLog:
         """The file."""
         self.lost = 0
         """Lines that could not be written since the last one that could: serving goes on when a disk is full."""
+        self.problem = ""
+        """Why the last of them could not."""
         self._clock = clock
         self._lock = threading.Lock()
-        self._descriptor: int | None = private(str(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT)
+        self._descriptor: int | None = private(
+            # A FIFO without a reader is an error, not something to wait for.
+            str(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK
+        )  # fmt: skip
 
     def write(self, access: Access, seconds: float | None = None) -> None:
         """Append `access`, which took so many `seconds` where that is known.
@@ -98,8 +104,9 @@ class AccessLog:
                 if written < len(data):
                     os.write(self._descriptor, b"\n")
                     raise OSError("short write")
-            except OSError:
+            except OSError as error:
                 self.lost += 1
+                self.problem = str(error)
             else:
                 self.lost = 0
 
@@ -115,7 +122,7 @@ def _shown(value: object) -> object:
     """Return `value` without what URLs of stores may hold: passwords and signatures; texts not too long."""
     if not isinstance(value, str):
         return value
-    value = _QUERY.sub("?...", _PASSWORD.sub("//...@", value))
+    value = redacted(value)
     return f"{value[:_LONGEST]}..." if len(value) > _LONGEST else value
 
 
@@ -123,10 +130,11 @@ def _shown(value: object) -> object:
 def logged_use(path: Path | None, what: str, on: str, group: str | None = None) -> Iterator[Access]:
     """Log the use of a store by a command to `path`, else to the file of the environment, else nowhere.
 
-    What the command learns (step, bytes) it adds to the `Access`. An exception is logged with its type, and goes on.
+    A line is written before anything is used, with the result `BEGUN`, and one that says what came of it. What the
+    command learns (step, bytes) it adds to the `Access`. An exception is logged with its type, and goes on.
 
     Raises:
-        OSError: the log cannot be written: then nothing is used.
+        OSError: the log cannot be written: then nothing is used. Or the second line could not be.
     """
     named = os.environ.get(VARIABLE)
     path = path if path is not None or not named else Path(named)
@@ -135,17 +143,24 @@ def logged_use(path: Path | None, what: str, on: str, group: str | None = None) 
         yield access
         return
     log = AccessLog(path)
-    begun = time.monotonic()
-    try:
-        yield access
-    except BaseException as error:
-        if access.result == "OK":
-            access.result = type(error).__name__
-            access.detail = str(error) or None
-        raise
-    finally:
-        log.write(access, time.monotonic() - begun)
-        log.close()
+    with closing(log):
+        _must_write(log, replace(access, result=BEGUN))
+        begun = time.monotonic()
+        try:
+            yield access
+        except BaseException as error:
+            if access.result == "OK":
+                access.result = type(error).__name__
+                access.detail = str(error) or None
+            log.write(access, time.monotonic() - begun)
+            raise
+        _must_write(log, access, time.monotonic() - begun)
+
+
+def _must_write(log: AccessLog, access: Access, seconds: float | None = None) -> None:
+    log.write(access, seconds)
+    if log.lost:
+        raise OSError(f"the access log {log.path} cannot be written: {log.problem}")
 
 
 def _user() -> str:

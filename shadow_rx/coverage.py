@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 
 
 class Coverage:
@@ -22,6 +23,11 @@ class Coverage:
     def __contains__(self, number: int) -> bool:
         """Tell whether `number` is in the set."""
         return bisect_right(self._bounds, number) % 2 == 1
+
+    def __iter__(self) -> Iterator[int]:
+        """Yield the numbers of the set, rising."""
+        for start, end in self.spans():
+            yield from range(start, end)
 
     def __len__(self) -> int:
         """Return how many numbers are in the set."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
-import shutil
+from contextlib import suppress
 from pathlib import Path
 
 from jobspec.private_files import make_private_folder, write_private
@@ -34,14 +35,20 @@ class FileOperations:
 
     def exists(self, path: Path) -> bool:
         """Tell whether something has this name."""
-        return path.exists()
+        return os.path.lexists(path)
 
-    def remove_tree(self, path: Path) -> None:
-        """Remove a file, or a directory with all it holds; one that is not there is fine."""
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+    def remove(self, path: Path) -> None:
+        """Remove a file; one that is not there is fine."""
+        with suppress(FileNotFoundError, NotADirectoryError):
+            path.unlink()
+
+    def remove_directory(self, path: Path) -> None:
+        """Remove a directory if nothing is in it; one that is not there is fine."""
+        try:
+            path.rmdir()
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
 
 
 def _sync(path: Path, flags: int) -> None:

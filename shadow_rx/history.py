@@ -26,6 +26,7 @@ class History:
         """Start without any step."""
         self._replicated = Coverage()
         self._stored: dict[int, int] = {}
+        self._durable = 0
         self._unstored: OrderedDict[int, Gap] = OrderedDict()
         self._lost: OrderedDict[int, tuple[int, Gap]] = OrderedDict()
         self._reports: OrderedDict[int, StepReport] = OrderedDict()
@@ -43,6 +44,7 @@ class History:
         for table in (self._stored, self._unstored, self._reports):
             for step in [step for step in table if step >= first_step]:
                 del table[step]
+        self._durable = max(self._stored, default=0)
         self._epochs = [(old, first) for old, first in self._epochs if first < first_step]
         self._epochs.append((epoch, first_step))
 
@@ -57,6 +59,7 @@ class History:
             self.begin(epoch, step)
         self._replicated.add(step, step + 1)
         self._stored[step] = epoch
+        self._durable = max(self._durable, step)
 
     def adopt(self, report: StepReport) -> None:
         """Note a recovery point that another shadow node gave; to be called after `resume`, with a newer one."""
@@ -78,6 +81,7 @@ class History:
         for step in [step for step, of in self._stored.items() if step >= first_step and of != epoch]:
             self._replicated.remove(step, step + 1)
             del self._stored[step]
+        self._durable = max(self._stored, default=0)
         self._epochs[-1] = epoch, first_step
         self._epochs = [known for known in self._epochs[:-1] if known[1] < first_step] + self._epochs[-1:]
 
@@ -111,6 +115,7 @@ class History:
         if self._epoch_of(step) == epoch and step in self._replicated:
             self.stored_total += self._stored.get(step) != epoch
             self._stored[step] = epoch
+            self._durable = max(self._durable, step)
             self._unstored.pop(step, None)
 
     def not_stored(self, epoch: int, gap: Gap) -> None:
@@ -123,6 +128,8 @@ class History:
         """Note that a recovery point was deleted from storage, as newer ones are there."""
         if self._stored.get(step) == epoch:
             del self._stored[step]
+            if step == self._durable:  # the oldest go first: it was the only one
+                self._durable = max(self._stored, default=0)
 
     def is_replicated(self, step: int) -> bool:
         """Tell whether `step` is a recovery point of the present history."""
@@ -136,7 +143,7 @@ class History:
     @property
     def durable_step(self) -> int:
         """Newest recovery point on storage, 0 without."""
-        return max(self._stored, default=0)
+        return self._durable
 
     def stored_epoch(self, step: int) -> int | None:
         """Return the epoch under which `step` is on storage, None when it is not."""

@@ -20,6 +20,7 @@ from jobspec.recovery_point import (
     RankRecord,
     RecoveryPoint,
     StateEntry,
+    manifest_text,
     pack_tensors,
 )
 from shadow_rx.description import OptimizerPlan, Options
@@ -91,7 +92,7 @@ def encode(snapshot: Snapshot) -> EncodedPoint:
         RecoveryPointError: a tensor that safetensors cannot hold.
     """
     point, state = _build(snapshot)
-    return EncodedPoint(point.manifest.model_dump_json(indent=1), state)
+    return EncodedPoint(manifest_text(point.manifest, indent=1), state)
 
 
 def _build(snapshot: Snapshot) -> tuple[RecoveryPoint, bytes]:

@@ -7,7 +7,6 @@ instant the store holds every step that was reported durable; `shadow_rx.durable
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,16 +15,17 @@ from pathlib import Path
 import torch
 
 from jobspec.layout import Layout
-from jobspec.recovery_point import MANIFEST_FILE, STATE_FILE, RecoveryPointError, pack_tensors
+from jobspec.recovery_point import MANIFEST_FILE, STATE_FILE, RecoveryPointError, manifest_text, pack_tensors
 from jobspec.store import Retention, StoreSpec
 from shadow_rx.description import OptimizerPlan
 from shadow_rx.durable.crypto import KeyRing
 from shadow_rx.durable.errors import StoreError
 from shadow_rx.durable.index import index_of
-from shadow_rx.durable.names import base_name, epoch_folder, segment_name
+from shadow_rx.durable.names import MAX_NUMBER, base_name, epoch_folder, segment_name
 from shadow_rx.durable.opening import OpenStore, open_for_reading, open_for_writing, storage_of
-from shadow_rx.durable.policy import Entry, Point, base_due, commit_due, expendable, synced
+from shadow_rx.durable.policy import Point, base_due, commit_due, synced
 from shadow_rx.durable.recover import Log, StoreReader
+from shadow_rx.durable.retained import Entry, Retained
 from shadow_rx.durable.segment import encode_segment
 from shadow_rx.durable.steplog import besides_replay, encode_step
 from shadow_rx.files import FileOperations
@@ -128,7 +128,7 @@ class RecoveryStore:
         self._opened: OpenStore | None = None
         self._begun: set[tuple[str, int]] = set()
         self._chains: dict[str, _Chain] = {}
-        self._entries: dict[str, deque[Entry]] = {}
+        self._retained: dict[str, Retained] = {}
         self._read_back: dict[str, list[tuple[int, int]]] = {}
 
     def open(self) -> OpenStore:
@@ -189,7 +189,7 @@ class RecoveryStore:
             # Everything: the thread that stores must survive whatever a file system can come up with.
             self._chains.pop(group, None)
             failed = tuple(old for old in before if old not in done)
-            return StoreResult(point, f"{self.target}: {error}", together=done, failed=failed)
+            return StoreResult(point, f"{self._storage.url}: {error}", together=done, failed=failed)
         removed, cleanup_error = self._prune(group)
         return StoreResult(point, None, removed, cleanup_error, together=done, base_error=base_error)
 
@@ -205,7 +205,7 @@ class RecoveryStore:
                 results.append(StoreResult(points[-1], together=points[:-1]))
             except Exception as problem:  # see `publish`
                 self._chains.pop(group)
-                results.append(StoreResult(points[-1], f"{self.target}: {problem}", failed=points[:-1]))
+                results.append(StoreResult(points[-1], f"{self._storage.url}: {problem}", failed=points[:-1]))
         return results
 
     def read(self, group: str, epoch: int, step: int) -> EncodedPoint:
@@ -217,8 +217,8 @@ class RecoveryStore:
         try:
             point = StoreReader(open_for_reading(self._storage, self._ring)).point(group, step, epoch)
         except OSError as error:
-            raise RecoveryPointError(None, f"{self.target}: cannot be read: {error}") from error
-        return EncodedPoint(point.manifest.model_dump_json(indent=1), pack_tensors(point.tensors))
+            raise RecoveryPointError(None, f"{self._storage.url}: cannot be read: {error}") from error
+        return EncodedPoint(manifest_text(point.manifest, indent=1), pack_tensors(point.tensors))
 
     def points(self, group: str) -> list[tuple[int, int]]:
         """Return epoch and step of what the store holds of `group`, of its present epochs.
@@ -241,11 +241,13 @@ class RecoveryStore:
                     newest = reader.latest(group, entry.epoch).manifest.step
                 except StoreError:
                     continue  # nothing of this epoch can be recovered
-                found += [(entry.epoch, step) for step in entry.steps if step <= newest]
+                last = newest
             else:
-                found += [(entry.epoch, step) for step in entry.steps]
+                last = MAX_NUMBER
+            for first, end in entry.steps.spans():
+                found += [(entry.epoch, step) for step in range(first, min(end, last + 1))]
         found.sort()
-        if group not in self._entries:
+        if group not in self._retained:
             self._read_back[group] = found
         return found
 
@@ -262,8 +264,11 @@ class RecoveryStore:
         run that is at step 5.
         """
         storage = self.open().storage
-        if group not in self._entries:
-            self._entries[group] = deque(self._found(group)) if self._resume else deque()
+        if group not in self._retained:
+            retained = Retained(self.policy.retention)
+            for entry in self._found(group) if self._resume else ():
+                retained.add(entry)
+            self._retained[group] = retained
         if (group, epoch) in self._begun:
             return
         if not self._resume:
@@ -325,13 +330,13 @@ class RecoveryStore:
     @contextmanager
     def _listed(self, group: str, entry: Entry) -> Iterator[None]:
         """List an object that is written within; one that failed too, as it may be there: it is deleted in its turn."""
-        entries = self._entries[group]
+        retained = self._retained[group]
         try:
             yield
         except Exception:
-            entries.append(Entry(entry.name, (), False))
+            retained.add(Entry(entry.name, (), False))
             raise
-        entries.append(entry)
+        retained.add(entry)
 
     def _try_base(self, snapshot: Snapshot, optional: bool) -> str | None:
         """Write a base; where the step is in the log already, an error is returned and the next step tries again."""
@@ -340,7 +345,7 @@ class RecoveryStore:
         except Exception as error:  # see `publish`
             if not optional:
                 raise
-            return f"{self.target}: {error}"
+            return f"{self._storage.url}: {error}"
         return None
 
     def _write_base(self, snapshot: Snapshot) -> None:
@@ -358,18 +363,16 @@ class RecoveryStore:
 
     def _prune(self, group: str) -> tuple[tuple[Point, ...], str | None]:
         """Delete what is no longer kept; return the points that are gone, and the error that stopped it."""
-        entries, storage = self._entries[group], self.open().storage
+        retained, storage = self._retained[group], self.open().storage
         gone: list[Point] = []
-        error: str | None = None
         try:
-            for _ in range(expendable(tuple(entries), self.policy.retention)):
-                storage.retire(entries[0].name)
-                gone += entries.popleft().points
+            while (entry := retained.expendable()) is not None:
+                storage.retire(entry.name)
+                gone += retained.forget()
             storage.sweep()
         except Exception as problem:  # see `publish`
-            error = str(problem)
-        kept = {point for entry in entries for point in entry.points}
-        return tuple(point for point in dict.fromkeys(gone) if point not in kept), error
+            return tuple(gone), str(problem)
+        return tuple(gone), None
 
 
 def _torn_bases(log: Log) -> set[int]:

@@ -15,10 +15,11 @@ followed by its 16-byte tag.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,6 +28,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
+from jobspec.private_files import replace_private
 from shadow_rx.durable.errors import StoreError, Trouble, damaged
 
 MAGIC = b"CKMTENC1"
@@ -117,16 +119,25 @@ def write_key_file(path: Path, ring: KeyRing) -> None:
     Raises:
         OSError: it cannot be written.
     """
-    unfinished = path.with_name(f".new-{path.name}")
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="ascii") as file:
-        file.writelines(f"{key.secret.hex()}\n" for key in ring.keys)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.rename(path)
+    lines = (f"{key.secret.hex()}  # key {key.id}\n" for key in ring.keys)
+    replace_private(path, "".join(lines).encode())
+
+
+def change_keys(path: Path, change: Callable[[tuple[Key, ...]], tuple[Key, ...]]) -> tuple[Key, ...]:
+    """Let `change` turn the keys of a key file into others; return those that it had, none where it is not there.
+
+    Of several that do this at once each sees what the others have written: a key that gets lost is a store that is.
+
+    Raises:
+        StoreError: see `read_key_file`.
+        OSError: it cannot be written.
+    """
     folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
     try:
-        os.fsync(folder)
+        fcntl.flock(folder, fcntl.LOCK_EX)
+        before = read_key_file(path).keys if path.exists() else ()
+        write_key_file(path, KeyRing(change(before), str(path)))
+        return before
     finally:
         os.close(folder)
 
@@ -153,6 +164,11 @@ def encrypt(key: Key, store_id: str, name: str, data: bytes) -> bytes:
         piece = view[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES]
         parts.append(cipher.encrypt(_nonce(number, number == chunks - 1), piece, label))
     return b"".join(parts)
+
+
+def sealed_size(size: int) -> int:
+    """Return the bytes of the encrypted object that holds `size` bytes."""
+    return _HEADER_BYTES + size + max(1, -(-size // CHUNK_BYTES)) * _TAG_BYTES
 
 
 def key_id_of(data: bytes) -> str | None:

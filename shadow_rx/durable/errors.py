@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from jobspec.recovery_point import RecoveryPointError
+from shadow_rx.redaction import redacted, shown
 
 
 class Trouble(StrEnum):
@@ -20,6 +21,8 @@ class Trouble(StrEnum):
     """Others than the owner can read the store."""
     IN_USE = "in_use"
     """Another writer has the store."""
+    OCCUPIED = "occupied"
+    """Other things are where a store is to be made."""
     FORMAT = "format"
     """Written by a newer program."""
     STORAGE = "storage"
@@ -30,13 +33,16 @@ class StoreError(RecoveryPointError):
     """A store, or an object in it, that cannot be used."""
 
     def __init__(self, kind: Trouble, store: str, name: str, message: str) -> None:
-        """Keep the kind, the store's URL or path, the object's name ("" for the store itself) and the reason."""
+        """Keep the kind, the store's URL or path, the object's name ("" for the store itself) and the reason.
+
+        Passwords are left out, and what a terminal would take for more than text.
+        """
         self.kind = kind
-        self.store = store
-        self.name = name
-        self.reason = message
-        where = f"{store.rstrip('/')}/{name}" if name else store
-        super().__init__(None, f"{where}: {message}")
+        self.store = redacted(store)
+        self.name = shown(name)
+        self.reason = shown(redacted(message))
+        where = f"{self.store.rstrip('/')}/{self.name}" if name else self.store
+        super().__init__(None, f"{where}: {self.reason}")
 
 
 def damaged(store: str, name: str, message: str) -> StoreError:

@@ -7,7 +7,6 @@ parts go into the ordinary ``load_state_dict`` calls of model, optimizer and sch
 from __future__ import annotations
 
 import io
-import os
 import shutil
 import warnings
 from collections.abc import Mapping
@@ -17,8 +16,15 @@ from typing import Any
 import safetensors.torch
 import torch
 
-from jobspec.private_files import make_private_folder
-from jobspec.recovery_point import MANIFEST_FILE, STATE_FILE, RankRecord, RecoveryPoint, pack_tensors
+from jobspec.private_files import make_private_folder, replace_private
+from jobspec.recovery_point import (
+    MANIFEST_FILE,
+    STATE_FILE,
+    RankRecord,
+    RecoveryPoint,
+    manifest_text,
+    pack_tensors,
+)
 from jobspec.state import SHARED_PREFIX
 from shadow_rx.durable.errors import StoreError, Trouble, missing
 from shadow_rx.durable.steplog import options_of
@@ -84,7 +90,7 @@ def write_safetensors(point: RecoveryPoint, path: Path, rank: int = 0, model_onl
     tensors = _model(point) | _rank_part(point, rank)["buffers"] if model_only else point.tensors
     metadata = {"format": "pt", "step": str(point.manifest.step)}
     if not model_only:
-        metadata["manifest"] = point.manifest.model_dump_json()
+        metadata["manifest"] = manifest_text(point.manifest)
     data = safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata)
     _write(path, memoryview(data))
 
@@ -98,7 +104,7 @@ def write_point(point: RecoveryPoint, folder: Path) -> None:
     """
     make_private_folder(folder)
     _write(folder / STATE_FILE, memoryview(pack_tensors(point.tensors)))
-    _write(folder / MANIFEST_FILE, memoryview(point.manifest.model_dump_json(indent=1).encode()))
+    _write(folder / MANIFEST_FILE, memoryview(manifest_text(point.manifest, indent=1).encode()))
 
 
 def write_dcp(point: RecoveryPoint, folder: Path, rank: int = 0) -> None:
@@ -195,10 +201,4 @@ def _next_rates(scheduler: Any) -> list[float]:
 
 def _write(path: Path, data: memoryview) -> None:
     make_private_folder(path.parent)
-    unfinished = path.with_name(f".new-{path.name}")
-    descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    unfinished.rename(path)
+    replace_private(path, data)

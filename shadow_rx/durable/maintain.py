@@ -5,73 +5,77 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from jobspec.recovery_point import MANIFEST_FILE
-from shadow_rx.durable.crypto import Key, KeyRing, decrypt, encrypt, key_id_of, write_key_file
-from shadow_rx.durable.index import groups_of
-from shadow_rx.durable.names import STORE_FILE
-from shadow_rx.durable.opening import StoreFile, read_description, write_description
-from shadow_rx.durable.sealed import SUFFIX
+from shadow_rx.durable.crypto import Key, KeyRing, change_keys, decrypt, encrypt, key_id_of, read_key_file
+from shadow_rx.durable.errors import StoreError, Trouble
+from shadow_rx.durable.names import SEALED_SUFFIX, STORE_FILE, marker_first
+from shadow_rx.durable.opening import StoreFile, read_description, taken, write_description
 from shadow_rx.durable.storage import Storage
 
 Progress = Callable[[int, int], None]
 """Called with objects that are done and objects in all."""
 
 
-def rotate_key(storage: Storage, ring: KeyRing | None, key_file: Path, progress: Progress | None = None) -> Key:
-    """Encrypt every object of a store with a new key, and leave only that key in the key file.
+def rotate_key(storage: Storage, key_file: Path, drop_old: bool = False, progress: Progress | None = None) -> Key:
+    """Encrypt every object of a store with a new key, which is put before the others in the key file.
 
-    It can be interrupted and run again at any time: the new key is in the file, before the old ones, until no object
-    needs those. A store that is not encrypted becomes so.
+    It can be interrupted and run again at any time. A store that is not encrypted becomes so. The other keys stay in
+    the file, because another store may need them.
 
     Args:
         storage: the store, as it lies in the storage; it is taken, so no writer is at work meanwhile.
-        ring: the keys until now, None where it is not encrypted.
-        key_file: where the keys are kept.
+        key_file: where the keys are kept; it is made where it is missing.
+        drop_old: whether the keys that were in the file are removed from it in the end: no other store needs them.
         progress: told how far it is.
 
     Raises:
-        StoreError: another writer has the store, or an object cannot be decrypted.
+        StoreError: it is no store, another writer has it, or an object cannot be decrypted.
         OSError: the storage or the key file failed.
     """
-    storage.acquire()
-    try:
-        found = read_description(storage)
+    held = _check_store(storage).key_id
+    if held is not None and read_key_file(key_file).find(held) is None:
+        raise StoreError(Trouble.KEY, storage.url, "", f"is encrypted with key {held}, which {key_file} does not have")
+    with taken(storage) as found:
+        assert found is not None
         key = Key.new()
-        old = ring.keys if ring is not None else ()
-        keys = KeyRing((key, *old), str(key_file))
-        write_key_file(key_file, keys)
-        write_description(storage, StoreFile(id=found.id, key_id=key.id))
+        before = change_keys(key_file, lambda keys: (key, *keys))
+        keys = KeyRing((key, *before), str(key_file))
+        write_description(storage, found.model_copy(update={"key_id": key.id}))
         names = [name for name in sorted(storage.sizes(), key=_markers_last) if name != STORE_FILE]
         for done, name in enumerate(names, 1):
             _encrypt_anew(storage, found.id, keys, name)
             if progress is not None:
                 progress(done, len(names))
-        storage.sweep()
-        write_key_file(key_file, KeyRing((key,), str(key_file)))
-        return key
-    finally:
-        storage.release()
+        if drop_old:
+            change_keys(key_file, lambda keys: tuple(each for each in keys if each not in before))
+    storage.release()
+    return key
+
+
+def _check_store(storage: Storage) -> StoreFile:
+    """Return what a store says of itself; raise `StoreError` before anything is touched where it may not be changed."""
+    storage.check_access()
+    return read_description(storage)
 
 
 def _markers_last(name: str) -> tuple[str, bool, str]:
-    folder, _, last = name.rpartition("/")
-    return folder, last.removesuffix(SUFFIX) == MANIFEST_FILE, last
+    folder, rest, last = marker_first(name)
+    return folder, not rest, last
 
 
 def _encrypt_anew(storage: Storage, store_id: str, keys: KeyRing, name: str) -> None:
-    data = storage.get(name)
-    plain_name = name.removesuffix(SUFFIX)
-    if name.endswith(SUFFIX):
+    data = storage.get(name, storage.size(name))
+    plain_name = name.removesuffix(SEALED_SUFFIX)
+    if name.endswith(SEALED_SUFFIX):
         if key_id_of(data) == keys.primary.id:
             return
         data = decrypt(keys, storage.url, store_id, plain_name, data)
-    storage.put(plain_name + SUFFIX, encrypt(keys.primary, store_id, plain_name, data), sync=True)
-    if not name.endswith(SUFFIX):
+    storage.put(plain_name + SEALED_SUFFIX, encrypt(keys.primary, store_id, plain_name, data), sync=True)
+    if not name.endswith(SEALED_SUFFIX):
         storage.retire(name)
 
 
 def purge(storage: Storage, progress: Progress | None = None) -> int:
-    """Remove everything that a store holds; return the number of objects.
+    """Remove everything that a store holds, and nothing else; return the number of objects.
 
     What is overwritten on a flash drive or in an object store with versions may still exist there: where that matters,
     encrypt the store and destroy its key.
@@ -80,19 +84,15 @@ def purge(storage: Storage, progress: Progress | None = None) -> int:
         StoreError: another writer has the store, or it is none.
         OSError: the storage failed.
     """
-    storage.acquire()
-    try:
-        read_description(storage)
-        # Groups only, and the description last: what is not ours stays, and what an interrupted run leaves is still a
-        # store, which can be purged.
-        folders = groups_of(storage)
-        total = sum(name.partition("/")[0] in (*folders, STORE_FILE) for name in storage.sizes())
-        for done, name in enumerate(folders, 1):
-            storage.retire(name)
-            storage.sweep()
+    _check_store(storage)
+    with taken(storage):
+        # The description last: what an interrupted run leaves is still a store, which can be purged.
+        names = sorted(storage.sizes(), key=marker_first)
+        for done, name in enumerate(names, 1):
+            if name != STORE_FILE:
+                storage.retire(name)
             if progress is not None:
-                progress(done, len(folders))
+                progress(done, len(names))
         storage.erase()
-        return total
-    finally:
-        storage.release()
+    storage.release()
+    return len(names)

@@ -7,16 +7,20 @@ taken for whole, also where uploads are not atomic.
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Mapping
 from typing import Any
 
 import fsspec
 
-from shadow_rx.durable.errors import StoreError, Trouble, missing
-from shadow_rx.durable.names import STORE_FILE
+from jobspec.recovery_point import MANIFEST_FILE
+from shadow_rx.durable.errors import StoreError, Trouble, damaged, missing
+from shadow_rx.durable.names import SEALED_SUFFIX, STORE_FILE, is_object, parse_base
+from shadow_rx.redaction import redacted
 
 _WRITER = "writer"
+_TOKEN = re.compile(rb"[0-9a-f]{32}")
 
 
 class ObjectStorage:
@@ -38,7 +42,7 @@ class ObjectStorage:
             raise StoreError(Trouble.STORAGE, url, "", f"cannot be reached: {error}") from error
         self._fs: Any = fs
         self._root = str(path).rstrip("/")
-        self._url = url
+        self._url = redacted(url)
         self._token: str | None = None
         self._doomed: list[str] = []
 
@@ -47,25 +51,29 @@ class ObjectStorage:
         """See `Storage`."""
         return self._url
 
-    def exists_store(self) -> bool:
-        """See `Storage`."""
-        self._fs.invalidate_cache()
-        return bool(self.names(""))
-
     def check_access(self) -> None:
         """See `Storage`: who may read an object store is the business of its service."""
+
+    def strangers(self) -> list[str]:
+        """See `Storage`."""
+        return self.names("")
 
     def acquire(self) -> None:
         """See `Storage`."""
         if self._token is None:
             token = secrets.token_hex(16)
             self._fs.makedirs(self._root, exist_ok=True)
+            if self._fs.exists(self._path(_WRITER)) and not _TOKEN.fullmatch(self.get(_WRITER, 100)):
+                raise StoreError(Trouble.OCCUPIED, self._url, _WRITER, "is not a store's; move it away")
             self._fs.pipe_file(self._path(_WRITER), token.encode())
             self._token = token
 
     def release(self) -> None:
         """See `Storage`."""
         self._token = None
+
+    def tidy(self) -> None:
+        """See `Storage`: an upload that was interrupted is not an object, or has nothing that marks it complete."""
 
     def _check_writer(self) -> None:
         if self._token is None:
@@ -92,14 +100,28 @@ class ObjectStorage:
         for name, data in files.items():
             self._upload(f"{folder}/{name}", data)
 
-    def get(self, name: str) -> bytes:
+    def get(self, name: str, limit: int) -> bytes:
         """See `Storage`."""
         try:
+            info = self._fs.info(self._path(name))
+            if info["type"] != "file":
+                raise damaged(self._url, name, "is not an object")
+            if int(info["size"] or 0) > limit:
+                raise damaged(self._url, name, f"has {info['size']} bytes, it can have at most {limit}")
             return bytes(self._fs.cat_file(self._path(name)))
-        except (FileNotFoundError, IsADirectoryError):
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             raise missing(self._url, name, "is not there") from None
+        except StoreError:
+            raise
         except Exception as error:  # each file system has exceptions of its own
             raise StoreError(Trouble.STORAGE, self._url, name, f"cannot be read: {error}") from error
+
+    def size(self, name: str) -> int:
+        """See `Storage`."""
+        try:
+            return int(self._fs.size(self._path(name)) or 0)
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
+            return 0
 
     def exists(self, name: str) -> bool:
         """See `Storage`."""
@@ -116,38 +138,43 @@ class ObjectStorage:
         return sorted(name for name in names if not name.startswith(".") and (folder or name != _WRITER))
 
     def move(self, source: str, target: str) -> None:
-        """See `Storage`: copied, then deleted."""
-        self._fs.mv(self._path(source), self._path(target), recursive=True)
+        """See `Storage`: copied, then deleted, one object after the other."""
+        for name in self._below(source):
+            if is_object(name):
+                self._fs.mv(self._path(name), self._path(target + name.removeprefix(source)))
 
     def retire(self, name: str) -> None:
-        """See `Storage`: the objects that mark a folder complete go first, and `sweep` takes the rest."""
-        path = self._path(name)
-        if self._fs.isdir(path):
-            for entry in self._fs.ls(path, detail=False):
-                if str(entry).rpartition("/")[2].startswith("manifest."):
-                    self._fs.rm_file(entry)
-            self._doomed.append(path)
-        elif self._fs.exists(path):
-            self._fs.rm_file(path)
+        """See `Storage`."""
+        base = parse_base(name.rpartition("/")[2]) is not None
+        for each in [f"{name}/{MANIFEST_FILE}{end}" for end in ("", SEALED_SUFFIX)] if base else [name]:
+            if self._fs.exists(self._path(each)):
+                self._fs.rm_file(self._path(each))
+        if base:
+            self._doomed.append(name)
 
     def sweep(self) -> None:
         """See `Storage`."""
         while self._doomed:
-            if self._fs.exists(self._doomed[0]):
-                self._fs.rm(self._doomed[0], recursive=True)
+            for each in self._below(self._doomed[0]):
+                if is_object(each):
+                    self._fs.rm_file(self._path(each))
             del self._doomed[0]
 
     def erase(self) -> None:
-        """See `Storage`."""
+        """See `Storage`; folders are not objects."""
         for name in (STORE_FILE, _WRITER):
             self._fs.rm_file(self._path(name))
 
     def sizes(self) -> dict[str, int]:
         """See `Storage`."""
+        found = self._below("")
+        return {name: found[name] for name in sorted(found) if is_object(name)}
+
+    def _below(self, folder: str) -> dict[str, int]:
+        """Return the bytes of everything below a folder by name."""
         self._fs.invalidate_cache()
-        found = self._fs.find(self._root, detail=True)
-        sizes = {str(path)[len(self._root) :].lstrip("/"): int(info["size"]) for path, info in found.items()}
-        return {name: size for name, size in sizes.items() if name != _WRITER}
+        found = self._fs.find(self._path(folder), detail=True)
+        return {str(path)[len(self._root) :].lstrip("/"): int(info["size"] or 0) for path, info in found.items()}
 
     def _path(self, name: str) -> str:
         return f"{self._root}/{name}" if name else self._root

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from jobspec.checked_json import with_checksum, without_checksum
 from shadow_rx.durable.crypto import KeyRing
 from shadow_rx.durable.errors import StoreError, Trouble, damaged, missing
 from shadow_rx.durable.names import STORE_FILE
@@ -18,8 +21,13 @@ from shadow_rx.durable.storage import LocalStorage, Storage
 from shadow_rx.files import FileOperations
 
 FORMAT = "checkmate-store"
-SCHEMA = 1
-"""Version of the format of stores; a program refuses those that are newer."""
+SCHEMA = 2
+"""Version of the format of stores that are made: their description and all manifests end with a checksum."""
+UNCHECKED_SCHEMA = 1
+"""The version before, which is read and written too: its description, and manifests that were written by older
+programs, have none."""
+_LONGEST = 1 << 16
+"""Bytes that ``store.json`` can have."""
 
 
 class StoreFile(BaseModel):
@@ -31,9 +39,9 @@ class StoreFile(BaseModel):
     """Says what it is."""
     schema_version: int = SCHEMA
     """Version of the format."""
-    id: str
+    id: str = Field(pattern="^[0-9a-f]{32}$")
     """Random name of the store; encrypted objects are bound to it."""
-    key_id: str | None = None
+    key_id: str | None = Field(default=None, pattern="^[0-9a-f]{16}$")
     """Key that new objects are encrypted with, None when they are not encrypted."""
 
 
@@ -56,7 +64,10 @@ def storage_of(url: str | Path, files: FileOperations | None = None, allow_open:
         StoreError: a scheme that fsspec does not know or lacks a package for.
     """
     if isinstance(url, str) and "://" in url:
-        return ObjectStorage(url)
+        scheme, _, path = url.partition("://")
+        if scheme not in ("file", "local"):
+            return ObjectStorage(url)
+        url = path
     return LocalStorage(Path(url), files, allow_open)
 
 
@@ -67,18 +78,23 @@ def read_description(storage: Storage) -> StoreFile:
         StoreError: there is no store, or one of a newer format.
     """
     try:
-        data = storage.get(STORE_FILE)
+        data = storage.get(STORE_FILE, _LONGEST)
     except StoreError as error:
         if error.kind is Trouble.MISSING:
             raise missing(storage.url, "", f"is not a store: it has no {STORE_FILE}") from None
         raise
     try:
-        found = StoreFile.model_validate_json(data)
+        text, checked = without_checksum(data.decode())
+        found = StoreFile.model_validate_json(text)
     except ValidationError as error:
         raise damaged(storage.url, STORE_FILE, f"does not fit the format: {error.errors()[0]['msg']}") from error
-    if found.format != FORMAT or found.schema_version > SCHEMA:
+    except ValueError as error:
+        raise damaged(storage.url, STORE_FILE, str(error)) from error
+    if found.format != FORMAT or found.schema_version not in (UNCHECKED_SCHEMA, SCHEMA):
         message = f"has format {found.format} {found.schema_version}, this program knows {FORMAT} up to {SCHEMA}"
         raise StoreError(Trouble.FORMAT, storage.url, STORE_FILE, message)
+    if checked != (found.schema_version == SCHEMA):
+        raise damaged(storage.url, STORE_FILE, "is damaged: it does not end as its version does")
     return found
 
 
@@ -99,21 +115,46 @@ def open_for_reading(storage: Storage, ring: KeyRing | None = None) -> OpenStore
     return OpenStore(SealedStorage(storage, ring, found.id), storage, found)
 
 
+@contextmanager
+def taken(storage: Storage) -> Iterator[StoreFile | None]:
+    """Take a place for writing, and give it back if what is done within fails.
+
+    Gives what the store there says of itself, None where nothing is there yet. What a writer that died left unfinished
+    is gone. A place that has other things in it and no store is refused, and nothing in it is touched.
+
+    Raises:
+        StoreError: it is refused, another writer has it, or others than its owner can read it.
+        OSError: the storage failed.
+    """
+    if storage.exists(STORE_FILE):
+        read_description(storage)
+    elif others := storage.strangers():
+        message = f"is not a store and not empty: it has {', '.join(others[:3])}{', ...' if others[3:] else ''}"
+        message = f"{message} and no {STORE_FILE}; name a new or an empty directory"
+        raise StoreError(Trouble.OCCUPIED, storage.url, "", message)
+    storage.acquire()
+    try:
+        found = read_description(storage) if storage.exists(STORE_FILE) else None
+        storage.tidy()
+        yield found
+    except BaseException:
+        storage.release()
+        raise
+
+
 def open_for_writing(storage: Storage, ring: KeyRing | None = None) -> OpenStore:
     """Take a store for writing, and make it if it is not there; `Storage.release` gives it back.
 
     Raises:
-        StoreError: another writer has it, others can read it, the key is missing or wrong.
+        StoreError: see `taken`; or the key is missing or wrong.
         OSError: the storage failed.
     """
-    storage.acquire()
-    try:
+    with taken(storage) as found:
         key_id = ring.primary.id if ring is not None else None
-        if not storage.exists(STORE_FILE):
+        if found is None:
             found = StoreFile(id=secrets.token_hex(16), key_id=key_id)
             write_description(storage, found)
         else:
-            found = read_description(storage)
             if (found.key_id is None) != (ring is None):
                 state = "not encrypted, and a key was given" if ring else "encrypted, and no key was given"
                 message = f"is {state}; checkmate store rotate-key encrypts a store that is there"
@@ -123,9 +164,6 @@ def open_for_writing(storage: Storage, ring: KeyRing | None = None) -> OpenStore
             if found.key_id != key_id:
                 found = found.model_copy(update={"key_id": key_id})
                 write_description(storage, found)
-    except BaseException:
-        storage.release()
-        raise
     sealed = SealedStorage(storage, ring, found.id) if ring is not None else storage
     return OpenStore(sealed, storage, found)
 
@@ -137,7 +175,10 @@ def write_description(storage: Storage, description: StoreFile) -> None:
         StoreError: another writer has it.
         OSError: the storage failed.
     """
-    storage.put(STORE_FILE, json.dumps(description.model_dump(), indent=1).encode(), sync=True)
+    text = json.dumps(description.model_dump(), indent=1)
+    if description.schema_version == SCHEMA:
+        text = with_checksum(text)
+    storage.put(STORE_FILE, text.encode(), sync=True)
 
 
 def _check_key(storage: Storage, found: StoreFile, ring: KeyRing) -> None:

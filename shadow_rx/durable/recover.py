@@ -6,22 +6,29 @@ parameters is compared after every step: what is returned is the state that was 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from bisect import bisect_right
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cached_property
+from itertools import islice
 
 import torch
 
+from jobspec.checked_json import MAX_BYTES
 from jobspec.recovery_point import (
     MANIFEST_FILE,
+    SCHEMA,
     STATE_FILE,
     Manifest,
     RecoveryPoint,
     RecoveryPointError,
-    decode_recovery_point,
+    decode_manifest,
+    join_state,
 )
 from shadow_rx.durable.errors import StoreError, damaged, missing
 from shadow_rx.durable.index import EpochIndex, SegmentName, groups_of, index_of
 from shadow_rx.durable.names import base_name
+from shadow_rx.durable.opening import SCHEMA as STORE_SCHEMA
 from shadow_rx.durable.opening import OpenStore
 from shadow_rx.durable.segment import Segment, SegmentDamage, decode_segment
 from shadow_rx.durable.steplog import (
@@ -37,6 +44,11 @@ from shadow_rx.durable.steplog import (
 from shadow_rx.errors import ShadowError
 from shadow_rx.replay import Replay
 
+_MOST_SEGMENTS = 4
+"""Segments that are looked into for one step; more than one has it only where something went wrong."""
+_MOST_THREADS = 1024
+"""Threads that a writer can have had."""
+
 
 class Log:
     """The bases and records of one epoch, read one at a time."""
@@ -44,8 +56,10 @@ class Log:
     def __init__(self, opened: OpenStore, epoch: EpochIndex) -> None:
         """Read the objects of `epoch`."""
         self._storage = opened.storage
+        self._checked = opened.description.schema_version == STORE_SCHEMA
         self.epoch = epoch
         self._segment: tuple[str, Segment] | None = None
+        self._known: dict[str, tuple[int, str]] = {}
 
     def base(self, step: int) -> RecoveryPoint:
         """Return the base of `step`.
@@ -54,14 +68,19 @@ class Log:
             StoreError: it is not there, or damaged.
         """
         name = f"{self.epoch.folder}/{base_name(step)}"
-        manifest, state = self._storage.get(f"{name}/{MANIFEST_FILE}"), self._storage.get(f"{name}/{STATE_FILE}")
+        text = self._storage.get(f"{name}/{MANIFEST_FILE}", MAX_BYTES)
         try:
-            point = decode_recovery_point(manifest.decode(), state)
-            layout_of(point.manifest)
+            manifest = decode_manifest(text.decode())
+            self._check(manifest, step, name)
+            if manifest.schema_version != SCHEMA and self._checked:
+                raise RecoveryPointError(None, "the manifest has no checksum, and in this store each has one")
+            if layout_of(manifest).nbytes > manifest.state_bytes:
+                raise RecoveryPointError(None, "the layout has more bytes of parameters than the state")
+            return join_state(manifest, self._storage.get(f"{name}/{STATE_FILE}", manifest.state_bytes))
+        except StoreError:
+            raise
         except (RecoveryPointError, UnicodeDecodeError) as error:
             raise damaged(self._storage.url, name, str(error)) from error
-        self._check(point.manifest, step, name)
-        return point
 
     def record(self, step: int) -> tuple[StepRecord, int] | None:
         """Return the record of `step` and the number of threads that its writer had, None when there is none.
@@ -70,7 +89,7 @@ class Log:
             StoreError: it is damaged.
         """
         problem: StoreError | None = None
-        for name in self.epoch.segments_with(step):
+        for name in islice(self.epoch.segments_with(step), _MOST_SEGMENTS):
             try:
                 return self._record_in(name, step)
             except StoreError as error:
@@ -80,6 +99,10 @@ class Log:
         return None
 
     def _record_in(self, name: SegmentName, step: int) -> tuple[StepRecord, int]:
+        # What a segment lacks is remembered: it is not read again for each of its steps.
+        count, reason = self._known.get(name.name, (step - name.first + 1, ""))
+        if step - name.first >= count:
+            raise damaged(self._storage.url, name.name, f"step {step}: {reason}")
         segment = self.segment(name)
         try:
             if step - name.first >= len(segment.records):
@@ -89,7 +112,7 @@ class Log:
             raise damaged(self._storage.url, name.name, f"step {step}: {error}") from error
         self._check(record.manifest, step, name.name)
         threads = segment.header.get("threads")
-        return record, threads if isinstance(threads, int) and 0 < threads <= 4096 else 1
+        return record, threads if isinstance(threads, int) and 0 < threads <= _MOST_THREADS else 1
 
     def segment(self, name: SegmentName) -> Segment:
         """Return a segment, as far as it is whole.
@@ -98,11 +121,30 @@ class Log:
             StoreError: it cannot be read at all.
         """
         if self._segment is None or self._segment[0] != name.name:
+            steps = name.last - name.first + 1
             try:
-                self._segment = name.name, decode_segment(self._storage.get(name.name))
+                data = self._storage.get(name.name, steps * (2 * self._largest_state + MAX_BYTES))
+                found = decode_segment(data)
+                if any(found.header.get(key) != value for key, value in self._header(name).items()):
+                    raise SegmentDamage("its header is of another segment")
             except SegmentDamage as error:
+                self._known[name.name] = 0, str(error)
                 raise damaged(self._storage.url, name.name, str(error)) from error
+            except StoreError as error:
+                self._known[name.name] = 0, error.reason
+                raise
+            self._known[name.name] = len(found.records), found.damage or f"has {len(found.records)} records"
+            self._segment = name.name, found
         return self._segment[1]
+
+    def _header(self, name: SegmentName) -> Mapping[str, object]:
+        return {"group": self.epoch.group, "epoch": self.epoch.epoch, "first": name.first, "last": name.last}
+
+    @cached_property
+    def _largest_state(self) -> int:
+        """Bytes of the largest base: neither a step's gradient nor its changed tensors can have more."""
+        bases = (f"{self.epoch.folder}/{base_name(step)}/{STATE_FILE}" for step in self.epoch.bases)
+        return max(map(self._storage.size, bases), default=0)
 
     def _check(self, manifest: Manifest, step: int, name: str) -> None:
         found = (manifest.group, manifest.epoch, manifest.step)
@@ -138,7 +180,7 @@ class Chain:
         state = {name: tensor for name, tensor in base.tensors.items() if is_replayed(name, params)}
         try:
             self._replay = Replay(self._layout, plan_of(base.manifest), state)
-        except (ShadowError, TypeError, ValueError) as error:
+        except Exception as error:  # torch raises what it likes
             raise log.mismatch(self.step, f"its base cannot be replayed from: {error}") from error
 
     @property
@@ -248,8 +290,8 @@ class StoreReader:
         for entry in self._candidates(group, epoch):
             if step in entry.steps:
                 return self._point_in(entry, step)
-        known = [entry for entry in self._candidates(group, epoch) if entry.steps]
-        there = ", ".join(f"{entry.steps[0]} to {entry.steps[-1]} of epoch {entry.epoch}" for entry in known)
+        known = [(entry.epoch, entry.steps.spans()) for entry in self._candidates(group, epoch)]
+        there = ", ".join(f"{spans[0][0]} to {spans[-1][1] - 1} of epoch {each}" for each, spans in known if spans)
         raise missing(self.url, group, f"has no step {step}; there are steps {there or 'of none'}")
 
     def find(self, group: str, step: int, epoch: int) -> RecoveryPoint | None:
@@ -315,13 +357,13 @@ class StoreReader:
 
     def _start(self, entry: EpochIndex, step: int) -> Chain:
         """Return the chain to reach `step` on: the last one where it leads there at least as fast as a base."""
-        bases = [base for base in reversed(entry.bases) if base <= step]
+        before = bisect_right(entry.bases, step)
         if self._chain is not None and self._chain[0] == entry.folder:
             chain = self._chain[1]
-            if (bases[0] if bases else 0) <= chain.step <= step:
+            if (entry.bases[before - 1] if before else 0) <= chain.step <= step:
                 return chain
         log, problem = self.log(entry), None
-        for base in bases:
+        for base in reversed(entry.bases[:before]):
             try:
                 return Chain(log, log.base(base))
             except StoreError as error:

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from shadow_rx.durable.crypto import KeyRing, decrypt, encrypt
+from shadow_rx.durable.crypto import KeyRing, decrypt, encrypt, sealed_size
 from shadow_rx.durable.errors import StoreError, Trouble
+from shadow_rx.durable.names import SEALED_SUFFIX
 from shadow_rx.durable.storage import Storage
-
-SUFFIX = ".enc"
-"""End of the names of encrypted objects."""
 
 
 class SealedStorage:
@@ -29,10 +27,6 @@ class SealedStorage:
         """See `Storage`."""
         return self.inner.url
 
-    def exists_store(self) -> bool:
-        """See `Storage`."""
-        return self.inner.exists_store()
-
     def check_access(self) -> None:
         """See `Storage`."""
         self.inner.check_access()
@@ -45,32 +39,42 @@ class SealedStorage:
         """See `Storage`."""
         self.inner.release()
 
+    def strangers(self) -> list[str]:
+        """See `Storage`."""
+        return self.inner.strangers()
+
+    def tidy(self) -> None:
+        """See `Storage`."""
+        self.inner.tidy()
+
     def _seal(self, name: str, data: bytes) -> bytes:
         return encrypt(self._ring.primary, self._store_id, name, data)
 
     def put(self, name: str, data: bytes, sync: bool) -> None:
         """See `Storage`."""
-        self.inner.put(name + SUFFIX, self._seal(name, data), sync)
+        self.inner.put(name + SEALED_SUFFIX, self._seal(name, data), sync)
 
     def put_folder(self, folder: str, files: Mapping[str, bytes], sync: bool) -> None:
         """See `Storage`."""
-        sealed = {name + SUFFIX: self._seal(f"{folder}/{name}", data) for name, data in files.items()}
+        sealed = {name + SEALED_SUFFIX: self._seal(f"{folder}/{name}", data) for name, data in files.items()}
         self.inner.put_folder(folder, sealed, sync)
 
-    def get(self, name: str) -> bytes:
+    def get(self, name: str, limit: int) -> bytes:
         """See `Storage`."""
-        if not self.inner.exists(name + SUFFIX) and self.inner.exists(name):
+        if not self.inner.exists(name + SEALED_SUFFIX) and self.inner.exists(name):
             message = "is not encrypted, and a key was given; encrypt the store with checkmate store rotate-key"
             raise StoreError(Trouble.KEY, self.url, name, message)
-        return decrypt(self._ring, self.url, self._store_id, name, self.inner.get(name + SUFFIX))
+        return decrypt(
+            self._ring, self.url, self._store_id, name, self.inner.get(name + SEALED_SUFFIX, sealed_size(limit))
+        )
 
     def exists(self, name: str) -> bool:
         """See `Storage`; also of one that is not encrypted, so that reading it says so."""
-        return self.inner.exists(name + SUFFIX) or self.inner.exists(name)
+        return self.inner.exists(name + SEALED_SUFFIX) or self.inner.exists(name)
 
     def names(self, folder: str) -> list[str]:
         """See `Storage`."""
-        return sorted({name.removesuffix(SUFFIX) for name in self.inner.names(folder)})
+        return sorted({name.removesuffix(SEALED_SUFFIX) for name in self.inner.names(folder)})
 
     def move(self, source: str, target: str) -> None:
         """See `Storage`."""
@@ -78,12 +82,16 @@ class SealedStorage:
 
     def retire(self, name: str) -> None:
         """See `Storage`."""
-        sealed = name + SUFFIX
+        sealed = name + SEALED_SUFFIX
         self.inner.retire(sealed if self.inner.exists(sealed) else name)
 
     def sweep(self) -> None:
         """See `Storage`."""
         self.inner.sweep()
+
+    def size(self, name: str) -> int:
+        """See `Storage`: as it lies below."""
+        return max(self.inner.size(name + SEALED_SUFFIX), self.inner.size(name))
 
     def erase(self) -> None:
         """See `Storage`."""

@@ -22,7 +22,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from jobspec.checked_json import MAX_BYTES, check_bounds
 from jobspec.frame import crc32c
+from jobspec.store import MAX_EVERY
 
 MAGIC = b"CKMTLOG1"
 SCHEMA = 1
@@ -30,8 +32,8 @@ _HEADER = struct.Struct("<8sHHI")
 _RECORD = struct.Struct("<B3xIQ")
 _CRC = struct.Struct("<I")
 _STEP, _TRAILER = 1, 2
-_MAX_TEXT = 256 << 20
-"""Longest JSON text that is unpacked: a damaged or hostile one must not fill the memory."""
+_MAX_HEADER = 1 << 16
+"""Longest JSON text of a header."""
 
 
 class SegmentDamage(ValueError):
@@ -42,19 +44,33 @@ class SegmentDamage(ValueError):
 class Record:
     """One record of a segment."""
 
-    text: Mapping[str, Any]
-    """Its JSON object."""
+    packed: memoryview
+    """Its JSON object, packed."""
     body: memoryview
     """Its bytes."""
 
+    def text(self) -> Mapping[str, Any]:
+        """Unpack its JSON object: only now, because a small segment can hold much text.
+
+        Raises:
+            SegmentDamage: it cannot be unpacked, is too large, or no JSON object.
+        """
+        return _parse(_unpack(self.packed), "its text")
+
 
 def encode_record(text: Mapping[str, Any], body: Sequence[bytes]) -> bytes:
-    """Return a record with the JSON object `text` and the bytes of `body`, one part after the other."""
+    """Return a record with the JSON object `text` and the bytes of `body`, one part after the other.
+
+    Raises:
+        ValueError: the text is larger than a reader takes.
+    """
     return _record(_STEP, text, body)
 
 
 def _record(kind: int, text: Mapping[str, Any], body: Sequence[bytes]) -> bytes:
-    packed = zlib.compress(json.dumps(text, separators=(",", ":")).encode(), 1)
+    plain = json.dumps(text, separators=(",", ":"))
+    check_bounds(plain)
+    packed = zlib.compress(plain.encode(), 1)
     data = b"".join((_RECORD.pack(kind, len(packed), sum(len(part) for part in body)), packed, *body))
     return data + _CRC.pack(crc32c(data))
 
@@ -95,10 +111,12 @@ def decode_segment(data: bytes) -> Segment:
     try:
         for kind, record, start, end in _records(view, position):
             if kind == _TRAILER:
-                _check_trailer(record.text, len(records), data[:start])
+                _check_trailer(record.text(), len(records), view[:start])
                 if end != len(data):
                     raise SegmentDamage(f"{len(data) - end} bytes follow the trailer")
                 return Segment(header, tuple(records), None)
+            if len(records) == MAX_EVERY:
+                raise SegmentDamage(f"has more than {MAX_EVERY} records")
             records.append(record)
     except SegmentDamage as error:
         return Segment(header, tuple(records), str(error))
@@ -113,6 +131,8 @@ def _decode_header(view: memoryview) -> tuple[Mapping[str, Any], int]:
         raise SegmentDamage("is not a log segment: its magic is wrong")
     if schema != SCHEMA:
         raise SegmentDamage(f"has schema {schema}, this program reads {SCHEMA}")
+    if length > _MAX_HEADER:
+        raise SegmentDamage(f"header: a text of {length} bytes, expected at most {_MAX_HEADER}")
     end = _HEADER.size + length
     _check_crc(view, 0, end, "header")
     return _parse(bytes(view[_HEADER.size : end]), "header"), end + _CRC.size
@@ -130,8 +150,7 @@ def _records(view: memoryview, position: int) -> Iterator[tuple[int, Record, int
         _check_crc(view, position, end, name)
         if kind not in (_STEP, _TRAILER):
             raise SegmentDamage(f"{name}: kind {kind} is not known")
-        text = _parse(_unpack(view[start : start + packed], name), name)
-        yield kind, Record(text, view[start + packed : end]), position, end + _CRC.size
+        yield kind, Record(view[start : start + packed], view[start + packed : end]), position, end + _CRC.size
         position = end + _CRC.size
 
 
@@ -142,27 +161,29 @@ def _check_crc(view: memoryview, start: int, end: int, name: str) -> None:
         raise SegmentDamage(f"{name}: CRC32C is wrong")
 
 
-def _check_trailer(text: Mapping[str, Any], records: int, before: bytes) -> None:
+def _check_trailer(text: Mapping[str, Any], records: int, before: memoryview) -> None:
     if text.get("records") != records or text.get("sha256") != hashlib.sha256(before).hexdigest():
         raise SegmentDamage("trailer: number of records or SHA-256 is wrong")
 
 
-def _unpack(packed: memoryview, name: str) -> bytes:
+def _unpack(packed: memoryview) -> bytes:
     unpacker = zlib.decompressobj()
     try:
-        text = unpacker.decompress(packed, _MAX_TEXT)
+        text = unpacker.decompress(packed, MAX_BYTES)
     except zlib.error as error:
-        raise SegmentDamage(f"{name}: its text cannot be unpacked: {error}") from error
-    if not unpacker.eof:
-        raise SegmentDamage(f"{name}: its text is cut short or longer than {_MAX_TEXT} bytes")
+        raise SegmentDamage(f"its text cannot be unpacked: {error}") from error
+    if not unpacker.eof or unpacker.unused_data:
+        raise SegmentDamage(f"its text is cut short, longer than {MAX_BYTES} bytes, or more follows it")
     return text
 
 
 def _parse(text: bytes, name: str) -> Mapping[str, Any]:
     try:
-        value = json.loads(text)
+        plain = text.decode()
+        check_bounds(plain)
+        value = json.loads(plain)
     except (ValueError, RecursionError) as error:
-        raise SegmentDamage(f"{name}: its text is not JSON: {error}") from error
+        raise SegmentDamage(f"{name}: not JSON that can be read: {error}") from error
     if not isinstance(value, dict):
-        raise SegmentDamage(f"{name}: its text is no JSON object")
+        raise SegmentDamage(f"{name}: no JSON object")
     return value

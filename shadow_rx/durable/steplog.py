@@ -20,6 +20,7 @@ from jobspec.recovery_point import (
     RecoveryPointError,
     StateEntry,
     decode_recovery_point,
+    manifest_text,
     pack_tensors,
 )
 from jobspec.sidechannel.digest import parameter_digest
@@ -98,7 +99,7 @@ def encode_step(snapshot: Snapshot, before: Mapping[str, torch.Tensor]) -> tuple
     told = {"state_bytes": len(state), "state_sha256": hashlib.sha256(state).hexdigest()}
     update = snapshot.records[0].update
     text = {
-        "manifest": point.manifest.model_copy(update=told).model_dump_json(),
+        "manifest": manifest_text(point.manifest.model_copy(update=told)),
         "kept": kept,
         "state_bytes": len(state),
         "scale": update.scale,
@@ -114,15 +115,16 @@ def decode_step(record: Record) -> StepRecord:
     Raises:
         SegmentDamage: a field is missing or wrong.
     """
+    text = record.text()
     try:
-        length, kept = int(record.text["state_bytes"]), tuple(str(name) for name in record.text["kept"])
-        digest = bytes.fromhex(record.text["digest"])
+        length, kept = int(text["state_bytes"]), tuple(str(name) for name in text["kept"])
+        digest = bytes.fromhex(text["digest"])
         if not 0 <= length <= len(record.body):
             raise ValueError(f"{length} bytes of state in {len(record.body)}")
-        point = decode_recovery_point(record.text["manifest"], bytes(record.body[:length]))
-        scale = record.text["scale"]
-        update = Update(options_of(point.manifest), None if scale is None else float(scale), record.text["skipped"])
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        point = decode_recovery_point(text["manifest"], bytes(record.body[:length]))
+        scale = text["scale"]
+        update = Update(options_of(point.manifest), None if scale is None else float(scale), bool(text["skipped"]))
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise SegmentDamage(f"a record does not hold a step: {error!r}") from error
     return StepRecord(point.manifest, point.tensors, kept, record.body[length:], update, digest)
 

@@ -21,6 +21,7 @@ from jobspec.recovery_point import (
     RankRecord,
     RecoveryPoint,
     StateEntry,
+    manifest_text,
     pack_tensors,
 )
 from jobspec.tensors import bytes_of
@@ -119,4 +120,4 @@ def publish(trainers: list[DataParallelTrainer]) -> RecoveryPoint:
 def store(point: RecoveryPoint, directory: Path) -> None:
     """Write the two files of a published recovery point."""
     (directory / STATE_FILE).write_bytes(pack_tensors(point.tensors))
-    (directory / MANIFEST_FILE).write_text(point.manifest.model_dump_json())
+    (directory / MANIFEST_FILE).write_text(manifest_text(point.manifest))

@@ -70,14 +70,18 @@ class FaultyFiles(FileOperations):
         self._do("exists", path)
         return super().exists(path)
 
-    def remove_tree(self, path: Path) -> None:
+    def remove(self, path: Path) -> None:
         self._do("remove", path)
-        super().remove_tree(path)
+        super().remove(path)
+
+    def remove_directory(self, path: Path) -> None:
+        self._do("rmdir", path)
+        super().remove_directory(path)
 
 
 def _published(root: Path) -> dict[tuple[int, int], Path]:
-    """Return what a reader finds: every ``step-…`` directory, by epoch and step."""
-    paths = root.glob("dp0/epoch-[0-9][0-9][0-9][0-9]/step-*")
+    """Return what a reader finds: every ``step-…`` directory with a manifest, by epoch and step."""
+    paths = (path.parent for path in root.glob("dp0/epoch-[0-9][0-9][0-9][0-9]/step-*/manifest.json"))
     return {(int(p.parent.name[6:]), int(p.name[5:])): p for p in paths}
 
 

@@ -50,10 +50,15 @@ class Watched(FileOperations):
         self._before("rename", target, b"")
         super().rename(source, target)
 
-    def remove_tree(self, path: Path) -> None:
+    def remove(self, path: Path) -> None:
         if path.exists():
             self._before("remove", path, b"")
-        super().remove_tree(path)
+        super().remove(path)
+
+    def remove_directory(self, path: Path) -> None:
+        if path.exists():
+            self._before("rmdir", path, b"")
+        super().remove_directory(path)
 
 
 def _write(root: Path, spec: StoreSpec, files: FileOperations, tell: Callable[[int], None]) -> None:

@@ -177,7 +177,7 @@ def test_a_restarted_writer_goes_on(tmp_path: Path) -> None:
     found = reader(tmp_path)
     assert_equal(found.latest("dp0"), told[-1])
     epoch = found.epochs("dp0")[0]
-    assert epoch.steps[0] == 5, "what was written before the restart is deleted in its turn"
+    assert min(epoch.steps) == 5, "what was written before the restart is deleted in its turn"
     with pytest.raises(StoreError, match=r"has no step 7"):
         found.point("dp0", 7)
 
@@ -202,7 +202,7 @@ def test_retention(tmp_path: Path, wishes: dict[str, int], left: list[int]) -> N
     store.close()
     (epoch,) = reader(tmp_path).epochs("dp0")
     assert list(epoch.bases) == left
-    assert epoch.steps == tuple(range(left[0], 15))
+    assert list(epoch.steps) == list(range(left[0], 15))
     assert removed == [("dp0", 1, step) for step in range(1, left[0])]
     assert not list(tmp_path.rglob(".*"))
     for step in range(left[0], 15):

@@ -251,7 +251,7 @@ class LocalStorage:
             self._files.remove(self.root / name)
             return
         markers = [self.root / name / (MANIFEST_FILE + end) for end in ("", SEALED_SUFFIX)]
-        for marker in filter(self._files.exists, markers):
+        for marker in [marker for marker in markers if self._files.exists(marker)]:
             self._files.remove(marker)
         self._doomed.append(name)
 

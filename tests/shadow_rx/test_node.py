@@ -84,7 +84,7 @@ class GatedFiles(FileOperations):
         self.gate = threading.Semaphore(0)
 
     def write(self, path: Path, data: bytes) -> None:
-        if path.name == "state.safetensors":
+        if path.name.endswith("state.safetensors"):
             self.begun.release()
             assert self.gate.acquire(timeout=20)
         super().write(path, data)

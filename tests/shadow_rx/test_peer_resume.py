@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from jobspec.checked_json import with_checksum, without_checksum
 from jobspec.model import Job
 from jobspec.reasons import GapReason
 from jobspec.sidechannel import side_channel_pb2 as pb
@@ -195,16 +196,16 @@ def flipped(point: EncodedPoint) -> EncodedPoint:
 
 def stated(**changes: Any) -> Any:
     def spoil(point: EncodedPoint) -> EncodedPoint:
-        return replace(point, manifest_json=json.dumps({**json.loads(point.manifest_json), **changes}))
+        return edited(lambda manifest: manifest.update(changes))(point)
 
     return spoil
 
 
 def edited(edit: Any) -> Any:
     def spoil(point: EncodedPoint) -> EncodedPoint:
-        manifest = json.loads(point.manifest_json)
+        manifest = json.loads(without_checksum(point.manifest_json)[0])
         edit(manifest)
-        return replace(point, manifest_json=json.dumps(manifest))
+        return replace(point, manifest_json=with_checksum(json.dumps(manifest)))
 
     return spoil
 

@@ -9,8 +9,10 @@ from __future__ import annotations
 import signal
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import typer
+from typer.core import TyperCommand
 
 from checkmate import job_commands, store_commands, switch_commands, testbed_commands
 from checkmate.acceptance_command import acceptance
@@ -38,11 +40,17 @@ app.command("replay")(replay_command)
 app.command()(inspect)
 app.command("status")(status_command)
 
-# Programs with a command line of their own: what follows the name is theirs, --help too.
-_OWN_ARGUMENTS = {"allow_extra_args": True, "ignore_unknown_options": True, "help_option_names": []}
+
+class _Program(TyperCommand):
+    """A program with a command line of its own: every word that follows the name is its, `--help` and `--` too."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Leave the words as they are."""
+        ctx.args = list(args)
+        return list(args)
 
 
-@app.command(context_settings=_OWN_ARGUMENTS)
+@app.command(cls=_Program)
 def shadow(context: typer.Context) -> None:
     """Run a shadow node: capture replicas, follow the training, publish recovery points."""
     from shadow_rx.__main__ import main as run
@@ -50,7 +58,7 @@ def shadow(context: typer.Context) -> None:
     raise typer.Exit(run(context.args))
 
 
-@app.command(context_settings=_OWN_ARGUMENTS)
+@app.command(cls=_Program)
 def rank(context: typer.Context) -> None:
     """Run one emulated rank of a job."""
     from nccl_emu.__main__ import main as run
@@ -58,7 +66,7 @@ def rank(context: typer.Context) -> None:
     raise typer.Exit(run(context.args))
 
 
-@app.command(context_settings=_OWN_ARGUMENTS)
+@app.command(cls=_Program)
 def softswitch(context: typer.Context) -> None:
     """Run the embedded switch; takes the command line of simple_switch_grpc."""
     from softswitch.main import main as run

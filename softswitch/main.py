@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import logging
+import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Sequence
@@ -20,7 +23,12 @@ from softswitch.driver import SwitchDriver
 from softswitch.errors import SwitchError
 from softswitch.netio import EthernetPort
 from softswitch.options import Options, TlsFiles, parse_options
-from softswitch.p4rt import Device, P4RuntimeError, serve
+from softswitch.p4rt import Device, P4RuntimeError, ServerHandle, serve
+
+_OPEN = (
+    "whoever reaches it can replace the program; use --grpc-server-ssl with --grpc-server-with-client-auth, "
+    "or --grpc-server-addr 127.0.0.1:PORT"
+)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: arguments without the program's name; None takes those of the process.
 
     Returns:
-        The exit status: 0 after a signal, 1 when the switch could not start.
+        The exit status: 0 after a signal, 1 when the switch could not start, or failed.
     """
     options = parse_options(sys.argv[1:] if argv is None else argv)
     log = logging.Logger("softswitch", options.log_level)
@@ -45,7 +53,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     except OSError as error:
         _explain(log, f"{error.filename or 'input/output'}: {error.strerror or error}")
         return 1
+    except Exception as error:
+        log.critical("the switch failed", exc_info=True)
+        _explain(log, f"the switch failed: {type(error).__name__}: {error}")
+        return 1
     return 0
+
+
+def is_local(address: str) -> bool:
+    """Tell whether a server's address can be reached from its own host alone."""
+    if address.startswith("unix:"):
+        return True
+    host = address.rpartition(":")[0].strip("[]")
+    try:
+        found = {str(item[4][0]) for item in socket.getaddrinfo(host, None)}
+    except OSError:
+        return False
+    return bool(found) and all(ipaddress.ip_address(item.partition("%")[0]).is_loopback for item in found)
+
+
+def _end(server: ServerHandle, log: logging.Logger) -> None:
+    """Close the server; end the process at once where a request still works that nobody waits for."""
+    if not server.close():
+        log.error("ending although requests are still being worked on")
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(1)
 
 
 def _run(options: Options, log: logging.Logger) -> None:
@@ -66,8 +100,8 @@ def _run(options: Options, log: logging.Logger) -> None:
             ports.append(port)
         driver = SwitchDriver(device, ports, log=log, start_ns=start_ns, pcap_dir=options.pcap_dir)
         stack.callback(driver.close)
-        server = serve(device, options.grpc_address, credentials=_credentials(options.tls, log))
-        stack.callback(server.close)
+        server = serve(device, options.grpc_address, credentials=_credentials(options.tls))
+        stack.callback(_end, server, log)
 
         def stop(number: int, _: FrameType | None) -> None:
             log.info("ending after %s", signal.Signals(number).name)
@@ -81,21 +115,22 @@ def _run(options: Options, log: logging.Logger) -> None:
             "grpc": server.address,
             "ports": {str(port.number): port.interface for port in ports},
         }
+        if options.tls is None and not is_local(options.grpc_address):
+            ready["warning"] = f"P4Runtime at {server.address} is in plain text and open to other hosts: {_OPEN}"
+            print(f"softswitch WARNING: {ready['warning']}", file=sys.stderr, flush=True)
         print(json.dumps(ready), flush=True)
         log.info("ready: P4Runtime at %s, ports %s", server.address, ready["ports"])
         driver.run()
 
 
-def _credentials(tls: TlsFiles | None, log: logging.Logger) -> grpc.ServerCredentials | None:
+def _credentials(tls: TlsFiles | None) -> grpc.ServerCredentials | None:
     if tls is None:
         return None
     now = datetime.now(UTC)
     authority = read_authorities(tls.authority, now) if tls.authority is not None else None
     certificate, key = read_pair(tls.certificate, tls.key, now)
-    try:
+    if not tls.allow_open_key:
         check_owner(tls.key)
-    except TlsError:  # only told: BMv2, whose command line this is, takes any
-        log.warning("%s is open to others than its owner; run chmod 600 on it", tls.key)
     return grpc.ssl_server_credentials(
         [(key, certificate)],
         root_certificates=authority,

@@ -22,6 +22,9 @@ When packets flow and the server answers, one line of JSON is printed on standar
 Everything else goes to standard error. SIGTERM and SIGINT end the switch with exit status 0.
 """
 
+DEFAULT_ADDRESS = "127.0.0.1:9559"
+"""BMv2's is 0.0.0.0:9559. Whoever reaches a P4Runtime server in plain text can replace the program."""
+
 _LEVELS = {
     "trace": logging.DEBUG,
     "debug": logging.DEBUG,
@@ -52,12 +55,14 @@ class TlsFiles:
         key: private key of the server.
         authority: certificate authority that clients must be signed by, None for no check.
         require_client: whether clients must present a certificate (mutual TLS).
+        allow_open_key: whether others than its owner may be able to read the key.
     """
 
     certificate: Path
     key: Path
     authority: Path | None
     require_client: bool
+    allow_open_key: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,10 +193,10 @@ def _target_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--grpc-server-addr",
         type=_address,
-        default="0.0.0.0:9559",
+        default=DEFAULT_ADDRESS,
         metavar="HOST:PORT",
-        help="address of the P4Runtime server (default 0.0.0.0:9559); port 0 takes a free one, and "
-        "unix:/PATH is a socket in the file system, reachable from every network namespace",
+        help=f"address of the P4Runtime server (default {DEFAULT_ADDRESS}, for this host alone); port 0 takes a free "
+        "one, and unix:/PATH is a socket in the file system, reachable from every network namespace",
     )
     parser.add_argument("--cpu-port", type=_number(1, 511), metavar="PORT", help="port of packet-in and packet-out")
     parser.add_argument(
@@ -202,6 +207,9 @@ def _target_parser() -> argparse.ArgumentParser:
     parser.add_argument("--grpc-server-key", type=Path, metavar="PEM", help="private key of the server")
     parser.add_argument("--grpc-server-cacert", type=Path, metavar="PEM", help="authority of the clients")
     parser.add_argument("--grpc-server-with-client-auth", action="store_true", help="clients must have a certificate")
+    parser.add_argument(
+        "--tls-allow-open-key", action="store_true", help="take a private key that others than its owner can read"
+    )
     _add_ignored(parser, _IGNORED_TARGET, _IGNORED_TARGET_FLAGS)
     return parser
 
@@ -247,6 +255,7 @@ def _tls(parser: argparse.ArgumentParser, target: argparse.Namespace) -> TlsFile
         key=target.grpc_server_key,
         authority=target.grpc_server_cacert,
         require_client=target.grpc_server_with_client_auth,
+        allow_open_key=target.tls_allow_open_key,
     )
 
 

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 
 import grpc
-from finsy.proto import p4r_grpc
 
 from softswitch.p4rt.device import Device
 from softswitch.p4rt.errors import Code, P4RuntimeError
-from softswitch.p4rt.service import P4RuntimeService
+from softswitch.p4rt.service import P4RuntimeService, handlers
 
 MAX_STREAMS = 16
 """StreamChannels served at a time, as upstream BMv2."""
 
 _UNARY_THREADS = 8
 _MAX_MESSAGE = 128 * 1024 * 1024
+_END_S = 2.0
+"""How long requests that were cancelled may take to end, in seconds."""
+_numbers = itertools.count(1)
 
 
 class ServerHandle:
@@ -32,22 +37,36 @@ class ServerHandle:
         server: grpc.Server,
         service: P4RuntimeService,
         pool: ThreadPoolExecutor,
+        prefix: str,
         address: str,
         port: int | None,
     ) -> None:
-        """Take over a started server with its service and the threads that run it."""
+        """Take over a started server with its service and the threads that run it, whose names begin with `prefix`."""
         self._server = server
         self._service = service
         self._pool = pool
+        self._prefix = prefix
         self.address = address
         self.port = port
 
-    def close(self, grace_s: float = 0.5) -> None:
-        """Stop serving: streams end, other RPCs get `grace_s` seconds to end. Closing twice does nothing."""
+    def close(self, grace_s: float = 0.5) -> bool:
+        """Stop serving: streams end, other RPCs get `grace_s` seconds to end, then they are cancelled.
+
+        Closing twice does nothing.
+
+        Returns:
+            Whether all requests have ended. One that is cancelled and still works, say on a large program, goes on in
+            its thread, and the interpreter waits for that at its end.
+        """
+        deadline = time.monotonic() + grace_s + _END_S
         ended = self._server.stop(grace_s)
         self._service.end_streams()
-        ended.wait()
-        self._pool.shutdown(wait=True)
+        ended.wait(max(0.0, deadline - time.monotonic()))
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        workers = [thread for thread in threading.enumerate() if thread.name.startswith(f"{self._prefix}_")]
+        for thread in workers:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        return not any(thread.is_alive() for thread in workers)
 
     def __enter__(self) -> ServerHandle:
         """Return itself, to be closed at the end of the block."""
@@ -76,7 +95,8 @@ def serve(
     Raises:
         P4RuntimeError: FAILED_PRECONDITION when the address cannot be bound, for one because it is taken.
     """
-    pool = ThreadPoolExecutor(MAX_STREAMS + _UNARY_THREADS, thread_name_prefix="p4rt")
+    prefix = f"p4rt-{next(_numbers)}"
+    pool = ThreadPoolExecutor(MAX_STREAMS + _UNARY_THREADS, thread_name_prefix=prefix)
     server = grpc.server(
         pool,
         options=[
@@ -87,7 +107,7 @@ def serve(
         ],
     )
     service = P4RuntimeService(device, MAX_STREAMS)
-    p4r_grpc.add_P4RuntimeServicer_to_server(service, server)
+    server.add_generic_rpc_handlers((handlers(service),))
     try:
         if credentials is None:
             port = server.add_insecure_port(address)
@@ -101,8 +121,8 @@ def serve(
         raise _cannot_bind(address)
     server.start()
     if address.startswith("unix:"):
-        return ServerHandle(server, service, pool, address, None)
-    return ServerHandle(server, service, pool, f"{address.rpartition(':')[0]}:{port}", port)
+        return ServerHandle(server, service, pool, prefix, address, None)
+    return ServerHandle(server, service, pool, prefix, f"{address.rpartition(':')[0]}:{port}", port)
 
 
 def _cannot_bind(address: str) -> P4RuntimeError:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from threading import BoundedSemaphore, Thread
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import grpc
 from finsy.proto import p4r, p4r_grpc
+from google.protobuf.message import DecodeError, Message
 
 from softswitch.p4rt.device import Device
-from softswitch.p4rt.errors import BatchError, Code, P4RuntimeError
+from softswitch.p4rt.errors import BatchError, Code, P4RuntimeError, invalid
 from softswitch.p4rt.outbox import Outbox
 
 API_VERSION = "1.4.0"
@@ -20,6 +23,7 @@ READ_CHUNK = 256
 """Entities per ReadResponse, which keeps a message far below the 4 MB that clients accept by default."""
 
 _STATUS = {code.value[0]: code for code in grpc.StatusCode}
+_LOG = logging.getLogger(__name__)
 
 
 class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
@@ -100,7 +104,8 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
         try:
             if context.add_callback(outbox.close):
                 # Reading blocks, and so does writing: each direction has its thread.
-                reader = Thread(target=stream.read, args=(request_iterator,), name="p4rt-stream", daemon=True)
+                requests = _decoded(request_iterator)
+                reader = Thread(target=stream.read, args=(requests,), name="p4rt-stream", daemon=True)
                 reader.start()
                 yield from outbox
         finally:
@@ -138,6 +143,9 @@ class _OpenStream:
             self.refusal = error
         except grpc.RpcError:
             pass  # the client is gone; `leave` tells the others
+        except Exception as error:
+            _LOG.exception("a stream ends because of an error of the switch itself")
+            self.refusal = P4RuntimeError(Code.INTERNAL, f"the switch failed: {type(error).__name__}: {error}")
         finally:
             self._outbox.close()
 
@@ -149,6 +157,61 @@ class _OpenStream:
     def leave(self) -> None:
         """Tell the device that the client is gone."""
         self._device.close_stream(self._stream)
+
+
+@dataclass(frozen=True, slots=True)
+class _Undecodable:
+    """Stands for a request that is no message of its type."""
+
+    error: P4RuntimeError
+
+
+def handlers(service: P4RuntimeService) -> grpc.GenericRpcHandler[Any, Any]:
+    """Return the RPCs of a service.
+
+    They are not those that protoc generates, because gRPC's own treatment of bytes that are no message leaves the RPC
+    open for ever on its side, so that the server cannot end, and the service never hears of it.
+    """
+    unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
+    table: tuple[tuple[Any, Callable[..., Any], type[Message]], ...] = (
+        (unary, service.Write, p4r.WriteRequest),
+        (stream, service.Read, p4r.ReadRequest),
+        (unary, service.SetForwardingPipelineConfig, p4r.SetForwardingPipelineConfigRequest),
+        (unary, service.GetForwardingPipelineConfig, p4r.GetForwardingPipelineConfigRequest),
+        (unary, service.Capabilities, p4r.CapabilitiesRequest),
+        (grpc.stream_stream_rpc_method_handler, service.StreamChannel, p4r.StreamMessageRequest),
+    )
+    methods = {}
+    for make, method, request_type in table:
+        answer = method if method == service.StreamChannel else _checked(method)
+        methods[method.__name__] = make(answer, _decoder(request_type), lambda message: message.SerializeToString())
+    return grpc.method_handlers_generic_handler("p4.v1.P4Runtime", methods)
+
+
+def _decoder(request_type: type[Message]) -> Callable[[bytes], Message | _Undecodable]:
+    def decode(data: bytes) -> Message | _Undecodable:
+        try:
+            return request_type.FromString(data)
+        except DecodeError:
+            return _Undecodable(invalid(f"the request is no p4.v1.{request_type.__name__}"))
+
+    return decode
+
+
+def _checked(method: Callable[[Any, grpc.ServicerContext], Any]) -> Callable[[Any, grpc.ServicerContext], Any]:
+    def answer(request: Message | _Undecodable, context: grpc.ServicerContext) -> Any:
+        if isinstance(request, _Undecodable):
+            _abort(context, request.error)
+        return method(request, context)
+
+    return answer
+
+
+def _decoded(requests: Iterator[p4r.StreamMessageRequest | _Undecodable]) -> Iterator[p4r.StreamMessageRequest]:
+    for request in requests:
+        if isinstance(request, _Undecodable):
+            raise request.error
+        yield request
 
 
 def _abort(context: grpc.ServicerContext, error: P4RuntimeError) -> NoReturn:

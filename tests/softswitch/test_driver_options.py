@@ -29,10 +29,10 @@ def test_everything_at_once(tmp_path: Path) -> None:
     )
 
 
-def test_defaults_are_those_of_bmv2() -> None:
+def test_defaults_are_those_of_bmv2_but_for_the_address() -> None:
     options = parse_options(["program.json"])
     assert options.program == Path("program.json")
-    assert (options.device_id, options.grpc_address) == (0, "0.0.0.0:9559")
+    assert (options.device_id, options.grpc_address) == (0, "127.0.0.1:9559")
     assert (options.cpu_port, options.drop_port, options.pcap_dir) == (None, 511, None)
     assert options.ignored == ()
 
@@ -58,7 +58,7 @@ def test_unix_socket_and_tls() -> None:
     ]
     options = parse_options(["--no-p4", "--", *server])
     assert options.grpc_address == "unix:/tmp/x"
-    assert options.tls == TlsFiles(Path("c.pem"), Path("k.pem"), Path("a.pem"), require_client=True)
+    assert options.tls == TlsFiles(Path("c.pem"), Path("k.pem"), Path("a.pem"), require_client=True, allow_open_key=False)
 
 
 @pytest.mark.parametrize(

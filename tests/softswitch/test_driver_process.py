@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
+import grpc
 import pytest
 
+from jobspec.tls import Identity, Role
+from softswitch.main import is_local
 from softswitch.p4rt import Device, serve
 from tests.softswitch.p4rt_client import PROGRAMS, Call, Controller, load_config
-from tests.softswitch.switch_process import SwitchProcess, run_to_end
+from tests.softswitch.switch_process import ROOT, SwitchProcess, run_to_end
+from tests.tls_tools import TestCertificates
 
 FREE = ("--", "--grpc-server-addr", "127.0.0.1:0")
 
@@ -74,3 +80,63 @@ def test_options_without_meaning_are_mentioned() -> None:
     with SwitchProcess("--no-p4", "--thrift-port", "9090", *FREE) as process:
         assert process.end() == 0
         assert "--thrift-port means nothing to this switch" in process.said()
+
+
+@pytest.mark.parametrize("method", ["StreamChannel", "Write", "Read", "SetForwardingPipelineConfig"])
+def test_requests_that_are_no_messages_are_refused_and_do_not_keep_the_switch_from_ending(method: str) -> None:
+    with SwitchProcess("--no-p4", *FREE) as process, grpc.insecure_channel(process.ready["grpc"]) as channel:
+        call = channel.stream_stream(f"/p4.v1.P4Runtime/{method}", lambda data: data, lambda data: data)
+        for _ in range(8):  # gRPC itself loses about every second of them
+            with pytest.raises(grpc.RpcError) as caught:
+                list(call(iter([b"\xff\xff\xff"]), timeout=10))
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+        assert process.end() == 0
+
+
+@pytest.mark.parametrize(
+    ("address", "local"),
+    [
+        ("127.0.0.1:0", True),
+        ("127.5.6.7:9559", True),
+        ("[::1]:0", True),
+        ("unix:/tmp/socket", True),
+        ("0.0.0.0:9559", False),
+        ("[::]:9559", False),
+        ("192.0.2.1:9559", False),
+        ("no-such-host.invalid:9559", False),
+    ],
+)
+def test_which_addresses_other_hosts_cannot_reach(address: str, local: bool) -> None:
+    assert is_local(address) == local
+
+
+def test_plain_text_for_other_hosts_is_said_loudly() -> None:
+    with SwitchProcess("--no-p4", "-L", "off", "--", "--grpc-server-addr", "0.0.0.0:0") as process:
+        assert "plain text" in process.ready["warning"]
+        assert process.wait_for_text("WARNING: P4Runtime at 0.0.0.0:")
+        assert process.end() == 0
+
+
+def test_a_private_key_that_others_can_read_is_refused(tmp_path: Path) -> None:
+    files = TestCertificates.make(tmp_path).options(Identity(Role.SWITCH, name="s1")).files()
+    assert files is not None
+    files.key.chmod(0o640)
+    pem = ("--grpc-server-cert", str(files.cert), "--grpc-server-key", str(files.key))
+    result = run_to_end("--no-p4", *FREE, "--grpc-server-ssl", *pem)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "open to others than its owner (mode 0640)" in result.stderr
+    with SwitchProcess("--no-p4", *FREE, "--grpc-server-ssl", *pem, "--tls-allow-open-key") as process:
+        assert process.end() == 0
+
+
+def test_the_command_line_program_hands_over_everything_after_its_name() -> None:
+    """`--` too, which the parser of the program around it would take for itself."""
+    program = [sys.executable, "-m", "checkmate.cli", "softswitch"]
+    shown = subprocess.run([*program, "--help"], cwd=ROOT, capture_output=True, text=True, timeout=60, check=True)
+    assert "simple_switch_grpc" in shown.stdout
+    words = ["--no-p4", "--device-id", "5", "--", "--grpc-server-addr", "127.0.0.1:0", "--cpu-port", "510"]
+    with subprocess.Popen([*program, *words], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert b'"device_id": 5' in process.stdout.readline()
+        process.terminate()
+        assert process.wait(30) == 0

@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from checkmate.event_lines import EventLines
 from checkmate.tls_options import with_tls
 from controlplane.controller import ControllerCore, ControllerEvent
 from controlplane.controller_driver import ControllerDriver
@@ -23,7 +24,9 @@ from jobspec.tls import TlsError
 from jobspec.tls.options import TlsOptions
 
 FAILED = 2
-"""Exit code when a job file, an address or the journal cannot be used."""
+"""Exit code when a job file, an address or the journal cannot be used, or the controller itself fails."""
+_LOOK_S = 0.5
+"""How often it is looked at whether the controller still works, in seconds."""
 _SIGNALS = {signal.SIGINT, signal.SIGTERM}
 
 
@@ -65,7 +68,9 @@ def control(
     `flow_base`; a standby gets each new connection at once, so that training can go on through it at any time.
     A switch that does not answer is waited for.
 
-    Exit code: 0 after a signal; 2 a wrong file, address or journal.
+    When nobody reads the events any more, control goes on without showing them.
+
+    Exit code: 0 after a signal; 2 a wrong file, address or journal, or an error of the controller itself.
 
     Examples:
 
@@ -76,25 +81,30 @@ def control(
     # Blocked before any thread starts, so that all threads inherit it and sigwait is the only receiver.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
 
+    lines = EventLines()
+
     def show(event: ControllerEvent) -> None:
-        text = json.dumps(event.to_json()) if as_json else f"{event.switch} {event.kind}: {event.message}"
-        print(text, flush=True)
+        lines.put(json.dumps(event.to_json()) if as_json else f"{event.switch} {event.kind}: {event.message}")
 
     try:
         jobs = [loaded.job for loaded in load_jobs(files)]
         known = read_journal(journal) if journal is not None else ()
         core = ControllerCore([target, *(standby or [])], desired_state(jobs, switch), known)
         number = device_id or device_id_of(jobs, switch)
-        with ControllerDriver(
-            core,
-            number,
-            election_id=election_id,
-            names=Names.of(jobs, switch),
-            journal=journal,
-            tls=tls.client(),
-            on_event=show,
+        with (
+            lines,
+            ControllerDriver(
+                core,
+                number,
+                election_id=election_id,
+                names=Names.of(jobs, switch),
+                journal=journal,
+                tls=tls.client(),
+                on_event=show,
+            ) as driver,
         ):
-            signal.sigwait(_SIGNALS)
+            while signal.sigtimedwait(_SIGNALS, _LOOK_S) is None:
+                driver.check()
     except (JobError, ControlPlaneError, JournalError, TlsError) as error:
         typer.echo(str(error), err=True)
         raise typer.Exit(FAILED) from None

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from types import TracebackType
 from typing import Self
-
-import grpc
 
 from controlplane.controller import Connect, ControllerCore, ControllerEvent, EventKind, Idle, Install, Mirror, Task
 from controlplane.describe import Names
@@ -18,28 +16,28 @@ from controlplane.errors import ControlPlaneError, ErrorKind
 from controlplane.journal_file import write_journal
 from controlplane.session import check_address
 from controlplane.target import DEFAULT_ELECTION_ID, Target
-from jobspec.tls import ClientTls, open_channel
+from jobspec.tls import ClientTls
 from jobspec.tls.probe import Answer, probe
 
 OnEvent = Callable[[ControllerEvent], None]
+
+_LOG = logging.getLogger(__name__)
 
 _SLICE_S = 0.2
 """Longest wait that does not look whether the controller shall end."""
 _RETRY_S = 0.5
 """Pause before a switch that answers, but refuses, is tried again."""
-_BACKOFF_MS = 50
-"""Longest pause between two attempts to connect: training waits while its switch is without a program."""
-_WAIT_OPTIONS: list[tuple[str, int]] = [
-    ("grpc.initial_reconnect_backoff_ms", _BACKOFF_MS),
-    ("grpc.min_reconnect_backoff_ms", _BACKOFF_MS),
-    ("grpc.max_reconnect_backoff_ms", _BACKOFF_MS),
-    ("grpc.enable_http_proxy", 0),
-    ("grpc.use_local_subchannel_pool", 1),
-]
+_PROBE_S = 2.0
+"""How long a switch may take to answer to a probe."""
+_PAUSE_S = 0.05
+"""Pause between two probes: training waits while its switch is without a program."""
 
 
 class ControllerDriver:
     """Runs a controller in the background; use it as a context manager.
+
+    What `on_event` raises is logged and does not stop control. Any other error of a thread ends the controller:
+    `check`, `wait` and the end of the context raise it.
 
     Args:
         core: what decides; the driver owns it from now on.
@@ -77,8 +75,11 @@ class ControllerDriver:
         self._on_event = on_event
         self._changed = threading.Condition()
         self._stopping = threading.Event()
+        self._failure: ControlPlaneError | None = None
         self._threads = [
-            threading.Thread(target=self._run, args=(switch,), name=f"controller-{switch}", daemon=True)
+            threading.Thread(
+                target=self._guarded, args=(switch, self._run, switch), name=f"controller-{switch}", daemon=True
+            )
             for switch in core.switches
         ]
 
@@ -91,23 +92,63 @@ class ControllerDriver:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Give up the switches; they keep what they hold."""
+        """Give up the switches; they keep what they hold.
+
+        Raises:
+            ControlPlaneError: the controller has failed, and no other error is on its way.
+        """
+        self._stop()
+        for thread in self._threads:
+            thread.join()
+        if kind is None:
+            self.check()
+
+    def check(self) -> None:
+        """Do nothing while all threads work.
+
+        Raises:
+            ControlPlaneError: one has failed (INTERNAL); no switch is controlled any more.
+        """
+        if self._failure is not None:
+            raise self._failure
+
+    def wait(self, holds: Callable[[ControllerCore], bool], timeout_s: float) -> bool:
+        """Wait until `holds(core)`, looked at after every change; return False when it does not in time.
+
+        Raises:
+            ControlPlaneError: as `check`.
+        """
+        with self._changed:
+            self._changed.wait_for(lambda: self._failure is not None or holds(self._core), timeout_s)
+            self.check()
+            return holds(self._core)
+
+    def wait_ready(self, timeout_s: float) -> bool:
+        """Wait until every switch holds everything; return False when one does not in time.
+
+        Raises:
+            ControlPlaneError: as `check`.
+        """
+        return self.wait(lambda core: all(core.is_ready(switch) for switch in core.switches), timeout_s)
+
+    # --- one thread a switch, and one for each connection
+
+    def _stop(self) -> None:
         self._stopping.set()
         with self._changed:
             self._changed.notify_all()
-        for thread in self._threads:
-            thread.join()
 
-    def wait(self, holds: Callable[[ControllerCore], bool], timeout_s: float) -> bool:
-        """Wait until `holds(core)`, looked at after every change; return False when it does not in time."""
-        with self._changed:
-            return self._changed.wait_for(lambda: holds(self._core), timeout_s)
-
-    def wait_ready(self, timeout_s: float) -> bool:
-        """Wait until every switch holds everything; return False when one does not in time."""
-        return self.wait(lambda core: all(core.is_ready(switch) for switch in core.switches), timeout_s)
-
-    # --- one thread a switch
+    def _guarded(self, switch: str, work: Callable[..., None], *arguments: object) -> None:
+        """Do the work of a thread; an error that nobody expects ends the controller, and is raised where it is used."""
+        try:
+            work(*arguments)
+        except Exception as error:
+            _LOG.exception("the controller fails")
+            message = f"the controller failed: {type(error).__name__}: {error}"
+            self._failure = self._failure or ControlPlaneError(
+                ErrorKind.INTERNAL, switch, message, hint="start it again; the switches keep what they hold"
+            )
+            self._stop()
 
     def _run(self, switch: str) -> None:
         link = None
@@ -149,17 +190,10 @@ class ControllerDriver:
         return _Link(self, switch, target)
 
     def _await_answer(self, switch: str) -> None:
-        """Wait until something listens at the address of a switch."""
-        with closing(open_channel(switch, self._tls, _WAIT_OPTIONS)) as channel:
-            ready = grpc.channel_ready_future(channel)
-            while not self._stopping.is_set():
-                try:
-                    ready.result(timeout=_SLICE_S)
-                    return
-                except grpc.FutureTimeoutError:
-                    if probe(switch, self._tls, _SLICE_S).answer is Answer.REFUSED:
-                        break  # the next attempt to connect tells why
-            ready.cancel()
+        """Wait until a switch answers at an address, or refuses: the next attempt to connect tells why."""
+        while probe(switch, self._tls, _PROBE_S).answer is Answer.ABSENT:
+            if self._stopping.wait(_PAUSE_S):
+                return
 
     def _do(self, switch: str, task: Task, target: Target) -> None:
         if isinstance(task, Install):
@@ -177,6 +211,10 @@ class ControllerDriver:
         self._tell(lambda now: self._core.lost(switch, f"{error.reason}{refused}", now))
 
     def listen(self, switch: str, target: Target, closing_down: threading.Event) -> None:
+        """Do the work of the thread that listens on a connection."""
+        self._guarded(switch, self._listen, switch, target, closing_down)
+
+    def _listen(self, switch: str, target: Target, closing_down: threading.Event) -> None:
         """Take the connections that a switch reports until its stream ends, or another controller takes it over."""
         starts = target.flow_starts()
         while not closing_down.is_set():
@@ -202,11 +240,18 @@ class ControllerDriver:
                     write_journal(self._journal, self._core.journal.starts())
                 except OSError as error:
                     message = f"journal {self._journal} cannot be written: {error.strerror}; a restart will not know it"
-                    events.append(ControllerEvent(EventKind.TROUBLE, events[0].switch, now, message))
-            if self._on_event is not None:
-                for event in events:
-                    self._on_event(event)
+                    events.append(ControllerEvent(EventKind.TROUBLE, self._core.switches[0], now, message))
             self._changed.notify_all()
+            for event in events:
+                self._pass_on(event)
+
+    def _pass_on(self, event: ControllerEvent) -> None:
+        if self._on_event is None:
+            return
+        try:
+            self._on_event(event)
+        except Exception:
+            _LOG.exception("an event was not taken, and control goes on: %s", event.message)
 
 
 class _Link:

@@ -44,6 +44,7 @@ class P4Stream:
         self._lists: deque[p4r.DigestList] = deque(maxlen=MAX_WAITING_LISTS)
         self._ended = False
         self._cause: grpc.RpcError | None = None
+        self._failure: Exception | None = None
         self._call: Any = stub.StreamChannel(iter(self._requests.get, None))
         self._reader = threading.Thread(target=self._read, name="p4runtime-stream", daemon=True)
         self._reader.start()
@@ -65,7 +66,7 @@ class P4Stream:
             if not self._changed.wait_for(lambda: self._ended or self._answers > seen, timeout_s):
                 raise TimeoutError
             if self._answers == seen:
-                raise StreamEnded(self._cause)
+                raise self._end()
             return self._arbitration
 
     @property
@@ -89,7 +90,7 @@ class P4Stream:
         with self._changed:
             self._changed.wait_for(lambda: self._lists or self._ended, timeout_s)
             if not self._lists and self._ended:
-                raise StreamEnded(self._cause)
+                raise self._end()
             found = list(self._lists)
             self._lists.clear()
             return found
@@ -104,7 +105,15 @@ class P4Stream:
         self._requests.put(None)
         self._reader.join(CLOSE_S)
         self._call.cancel()
-        self._reader.join()
+        self._reader.join(CLOSE_S)
+
+    def _end(self) -> Exception:
+        """Return what to tell whoever waits on a stream that has ended; the lock is held."""
+        if self._failure is None:
+            return StreamEnded(self._cause)
+        failed = RuntimeError(f"the reader of the switch's stream failed: {self._failure!r}")
+        failed.__cause__ = self._failure
+        return failed
 
     def _bid(self, election_id: int) -> None:
         self._election_id = election_id
@@ -113,13 +122,16 @@ class P4Stream:
 
     def _read(self) -> None:
         cause: grpc.RpcError | None = None
+        failure: Exception | None = None
         try:
             for message in self._call:
                 self._take(message)
         except grpc.RpcError as error:
             cause = error
+        except Exception as error:  # ours: whoever waits on the stream gets it
+            failure = error
         with self._changed:
-            self._ended, self._cause = True, cause
+            self._ended, self._cause, self._failure = True, cause, failure
             self._changed.notify_all()
         # Lets the thread that gRPC feeds the requests with come to its end.
         self._requests.put(None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Self
@@ -11,6 +12,7 @@ from controlplane.controller import ControllerCore, ControllerEvent, EventKind
 from controlplane.controller_driver import ControllerDriver
 from controlplane.describe import Names
 from controlplane.desired import desired_state
+from controlplane.errors import ControlPlaneError
 from jobspec.model import Job
 from jobspec.tls import ClientTls
 from topology.errors import TestbedError
@@ -64,8 +66,16 @@ class SwitchKeeper:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop the controller; the switches keep what they hold."""
-        self._stack.close()
+        """Stop the controller; the switches keep what they hold.
+
+        Raises:
+            TestbedError: it has failed meanwhile.
+        """
+        try:
+            self._stack.close()
+        except ControlPlaneError as failed:
+            if kind is None:
+                raise TestbedError("controller", str(failed)) from failed
 
     def installations(self, switch: str) -> int:
         """Return how often a switch has been installed."""
@@ -77,9 +87,7 @@ class SwitchKeeper:
         Raises:
             TestbedError: it does not in time.
         """
-        if not self._driver.wait(
-            lambda core: self._installed[switch] >= times and core.is_ready(switch), self._timeout
-        ):
+        if not self._wait(lambda core: self._installed[switch] >= times and core.is_ready(switch)):
             why = self._trouble.get(switch, "the controller does not say why")
             raise TestbedError("controller", f"switch {switch} is not ready after {self._timeout:g} s: {why}")
         return self._newest[switch]
@@ -90,9 +98,7 @@ class SwitchKeeper:
         Raises:
             TestbedError: not in time.
         """
-        if not self._driver.wait(
-            lambda core: len(core.journal) >= connections and all(map(core.is_ready, core.switches)), self._timeout
-        ):
+        if not self._wait(lambda core: len(core.journal) >= connections and all(map(core.is_ready, core.switches))):
             known = len(self._flows)
             raise TestbedError("controller", f"{known} of {connections} connections known after {self._timeout:g} s")
 
@@ -103,6 +109,12 @@ class SwitchKeeper:
         details = self._newest[switch].details
         restored = f"{details['connections']} connections were restored {details['after_s']:.2f} s after it was lost"
         return f"{event}: {name} was killed and started again; {restored}"
+
+    def _wait(self, holds: Callable[[ControllerCore], bool]) -> bool:
+        try:
+            return self._driver.wait(holds, self._timeout)
+        except ControlPlaneError as error:
+            raise TestbedError("controller", str(error)) from error
 
     def _note(self, event: ControllerEvent) -> None:
         # Called with the driver's lock held, under which the conditions above are looked at.

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -14,6 +17,7 @@ import pytest
 
 from controlplane.desired import desired_state
 from controlplane.digests import flow_base_entry
+from controlplane.errors import ControlPlaneError
 from controlplane.journal_file import read_journal
 from controlplane.target import Target
 from p4src.names import Table
@@ -130,3 +134,66 @@ def test_a_switch_that_does_not_answer_is_waited_for(job_file: Path, started: li
             assert "another controller" in controller.until("trouble", address)["message"]
         assert controller.until("installed", address)["pipeline"] == "current"
         assert controller.end() == 0
+
+
+def restarted(address: str) -> None:
+    """Serve an empty switch at the address of one that is gone, and wait until it holds the job."""
+    with serve(Device(1), address):
+        eventually(lambda: holds_program(address), "the restarted switch holds the job")
+
+
+def holds_program(address: str) -> bool:
+    try:
+        return holds(address)
+    except ControlPlaneError:
+        return False
+
+
+@pytest.mark.parametrize("reader", ["gone", "asleep"])
+def test_a_reader_that_goes_away_or_sleeps_does_not_stop_control(
+    job_file: Path, started: list[Controller], reader: str
+) -> None:
+    with serve(Device(1)) as server:
+        address = server.address
+        controller = Controller(job_file, "--target", address)
+        started.append(controller)
+        controller.until("installed", address)
+        pipe = controller.process.stdout
+        assert pipe is not None
+        if reader == "gone":
+            pipe.close()
+        else:  # what the pipe holds at most is already in it
+            fcntl.fcntl(pipe.fileno(), fcntl.F_SETPIPE_SZ, 4096)
+            with open(f"/proc/{controller.process.pid}/fd/1", "wb", buffering=0) as full:  # noqa: PTH123
+                os.set_blocking(full.fileno(), False)
+                with contextlib.suppress(BlockingIOError):
+                    while full.write(bytes(512)):
+                        pass
+                os.set_blocking(full.fileno(), True)
+    restarted(address)
+    controller.process.send_signal(signal.SIGTERM)
+    assert controller.process.wait(20) == 0
+    assert controller.process.stderr is not None
+    errors = controller.process.stderr.read()
+    assert ("control goes on" in errors) == (reader == "gone")
+    assert "Traceback" not in errors, errors
+    controller.process.stdout = None
+
+
+def test_an_error_of_the_controller_itself_ends_the_program_with_a_message(job_file: Path) -> None:
+    """The connection's thread gets what nobody expects; it must not just be gone."""
+    code = (
+        "import sys\n"
+        "from controlplane.digests import FlowStarts\n"
+        "from checkmate.cli import main\n"
+        "def broken(self, timeout_s): raise ValueError('a digest of another kind')\n"
+        "FlowStarts.wait = broken\n"
+        "main(sys.argv[1:])\n"
+    )
+    with serve(Device(1)) as server:
+        words = ["switch", "control", str(job_file), "--target", server.address]
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60, check=False
+        )
+    assert done.returncode == 2
+    assert "the controller failed: ValueError: a digest of another kind" in done.stderr

@@ -58,7 +58,8 @@ def test_unix_socket_and_tls() -> None:
     ]
     options = parse_options(["--no-p4", "--", *server])
     assert options.grpc_address == "unix:/tmp/x"
-    assert options.tls == TlsFiles(Path("c.pem"), Path("k.pem"), Path("a.pem"), require_client=True, allow_open_key=False)
+    files = (Path("c.pem"), Path("k.pem"), Path("a.pem"))
+    assert options.tls == TlsFiles(*files, require_client=True, allow_open_key=False)
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from jobspec.checked_json import MAX_BYTES, with_checksum, without_checksum
 from jobspec.regular_files import read_regular
 from jobspec.state import Origin as Origin
+from jobspec.tensor_file import tensor_parts
 
 SCHEMA = 2
 """Version of the manifest that is written: it ends with a checksum (`jobspec.checked_json`)."""
@@ -138,8 +139,8 @@ def pack_tensors(tensors: dict[str, torch.Tensor]) -> bytes:
         RecoveryPointError: an element type or a memory layout that the format does not have.
     """
     try:
-        return safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()})
-    except (KeyError, ValueError, RuntimeError, safetensors.SafetensorError) as error:
+        return b"".join(tensor_parts(tensors))
+    except ValueError as error:
         raise RecoveryPointError(None, f"tensors cannot be stored: {error}") from error
 
 

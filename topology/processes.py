@@ -133,11 +133,12 @@ class Child:
 
     def lines(self) -> list[dict[str, Any]]:
         """Return the JSON objects that arrived on standard output since the last call; other lines go to the log."""
-        data = self.stdout.read()
-        if data == b"":
-            self.ended = True
-        pieces = (self._partial + (data or b"")).split(b"\n")
-        self._partial = pieces.pop()
+        data = b""
+        while piece := self.stdout.read():
+            data += piece
+        self.ended = piece == b""
+        pieces = (self._partial + data).split(b"\n")
+        self._partial = b"" if self.ended else pieces.pop()
         found = []
         for piece in pieces:
             try:
@@ -152,7 +153,9 @@ class Child:
         return found
 
     def failure(self, message: str) -> TestbedError:
-        """Return an error with `message`, the exit status and the end of the log."""
+        """Return an error with `message`, the exit status and the end of what it said."""
+        if not self.stdout.closed:
+            self.lines()  # programs that are not ours explain themselves here; now it is in the log
         status = self._process.poll()
         state = "still running" if status is None else f"exit status {status}"
         return TestbedError(self.name, f"{message}; {state}; {end_of(self.log)}")

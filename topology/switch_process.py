@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import socket
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -14,6 +11,7 @@ from controlplane.errors import ControlPlaneError
 from controlplane.target import Target
 from jobspec.model import SwitchSpec
 from jobspec.tls import ClientTls
+from topology import bmv2
 from topology.errors import TestbedError
 from topology.processes import Child, follow
 from topology.run_tls import RunTls
@@ -97,15 +95,11 @@ def _start_bmv2(
     secured: Sequence[str],
     controller: ClientTls | None,
 ) -> tuple[Child, str]:
-    if shutil.which("simple_switch_grpc") is None:
-        raise TestbedError("switch", "simple_switch_grpc is not on PATH", "install BMv2, or use SWITCH=softswitch")
+    program = bmv2.find()
     if secured:
-        _check_bmv2_tls()
-    # BMv2 does not fail on a port that is taken, so it is given free ones; and its notifications have the same address
-    # for every BMv2 of a machine unless told.
-    address = wanted or f"127.0.0.1:{_free_port()}"
-    command = ["simple_switch_grpc", *_general(spec, interfaces, captures), "--thrift-port", str(_free_port())]
-    command += ["--notifications-addr", f"tcp://127.0.0.1:{_free_port()}"]
+        bmv2.check_mutual_tls()
+    address = wanted or f"127.0.0.1:{bmv2.free_port()}"
+    command = [program, *_general(spec, interfaces, captures), *bmv2.own_channels()]
     child = Child.run(f"switch {spec.name}", [*command, "--", "--grpc-server-addr", address, *secured], log)
     deadline = time.monotonic() + _READY_SECONDS
     try:
@@ -119,17 +113,3 @@ def _start_bmv2(
     except BaseException:
         child.stop()
         raise
-
-
-def _check_bmv2_tls() -> None:
-    """Check that BMv2 knows the options of mutual TLS: older ones, and builds without it, end with its help text."""
-    shown = subprocess.run(["simple_switch_grpc", "--help"], capture_output=True, text=True, check=False, timeout=30)
-    if "--grpc-server-with-client-auth" not in shown.stdout + shown.stderr:
-        raise TestbedError("switch", "this simple_switch_grpc has no mutual TLS (--grpc-server-with-client-auth)",
-                           "build a newer BMv2, leave --tls out, or use SWITCH=softswitch")  # fmt: skip
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

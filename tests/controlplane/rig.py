@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import socket
 import subprocess
 import sys
 import threading
@@ -18,6 +17,7 @@ import pytest
 from controlplane.errors import ControlPlaneError
 from controlplane.target import Target
 from softswitch.p4rt import Device, serve
+from topology.bmv2 import free_port, own_channels
 
 BMV2 = "simple_switch_grpc"
 
@@ -45,13 +45,8 @@ def embedded_process() -> Iterator[tuple[subprocess.Popen[str], str]]:
 @contextmanager
 def bmv2(folder: Path, device_id: int = 1) -> Iterator[str]:
     """Run BMv2 without interfaces; yield its address."""
-    with socket.socket() as probe, socket.socket() as other:
-        # BMv2 takes no port 0, and a taken port does not make it fail.
-        for held in (probe, other):
-            held.bind(("127.0.0.1", 0))
-        address, thrift = f"127.0.0.1:{probe.getsockname()[1]}", str(other.getsockname()[1])
-    # Ports and sockets of its own: tests run at the same time.
-    own = ["--thrift-port", thrift, "--notifications-addr", f"ipc://{folder}/notifications"]
+    address = f"127.0.0.1:{free_port()}"
+    own = own_channels(folder)
     command = [BMV2, "--no-p4", "--device-id", str(device_id), *own, "--", "--grpc-server-addr", address]
     with (folder / "bmv2.log").open("wb") as log:
         process = subprocess.Popen(command, stdout=log, stderr=log)

@@ -30,6 +30,7 @@ from tests.controlplane.jobs import JobText
 from tests.controlplane.rig import BMV2
 from tests.controlplane.test_flow_starts import segment
 from tests.softswitch.netns import ip, why_not
+from topology.bmv2 import free_port, own_channels
 
 pytestmark = [
     pytest.mark.netns,
@@ -82,7 +83,7 @@ def running(kind: str, cables: Cables, address: str, folder: Path) -> Iterator[s
     program = [sys.executable, "-m", "softswitch"] if kind == "softswitch" else [BMV2]
     command = [*program, "--no-p4", "--device-id", "1"]
     if kind == "bmv2":
-        command += ["--notifications-addr", f"ipc://{folder}/notifications.ipc", "--thrift-port", str(free_port())]
+        command += own_channels(folder)
     for port, name in cables.near.items():
         command += ["-i", f"{port}@{name}"]
     with (folder / "switch.log").open("ab") as log:
@@ -92,12 +93,6 @@ def running(kind: str, cables: Cables, address: str, folder: Path) -> Iterator[s
     finally:
         process.kill()
         process.wait(WAIT_S)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def data(port: int, offset: int, isn: int = ISN) -> bytes:

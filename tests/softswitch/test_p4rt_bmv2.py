@@ -8,7 +8,6 @@ tests hold us to the specification.
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -45,6 +44,7 @@ from tests.softswitch.p4rt_client import (
     update,
 )
 from tests.softswitch.switch_process import SwitchProcess
+from topology.bmv2 import own_channels
 
 pytestmark = pytest.mark.skipif(
     shutil.which("simple_switch_grpc") is None, reason="simple_switch_grpc (BMv2) is not installed"
@@ -54,17 +54,11 @@ TARGETS = ("softswitch", "bmv2")
 NO_ACTION = IDS.action("NoAction")
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextmanager
 def switch(target: str, directory: Path, star: Star | None = None) -> Iterator[Controller]:
     """Run the target with one command line; yield a primary that has pushed the sample program."""
     address = f"unix:{directory}/{target}.sock"
-    arguments = ["--no-p4", "--device-id", "1", "--thrift-port", str(free_port())]
+    arguments = ["--no-p4", "--device-id", "1", *(own_channels(directory) if target == "bmv2" else [])]
     for number, name in star.interfaces.items() if star is not None else ():
         arguments += ["-i", f"{number}@{name}"]
     arguments += ["--", "--grpc-server-addr", address, "--cpu-port", str(CPU_PORT)]

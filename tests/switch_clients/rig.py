@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ import pytest
 from softswitch.p4rt import Device, serve
 from tests.softswitch.netns import Host, Star, why_not
 from tests.softswitch.switch_process import SwitchProcess
+from topology.bmv2 import free_port, own_channels
 
 TARGETS = ("softswitch", "bmv2")
 BMV2 = "simple_switch_grpc"
@@ -46,7 +46,7 @@ def control_only(target: str) -> Iterator[str]:
         return
     with tempfile.TemporaryDirectory(prefix="switch-") as folder:
         # BMv2 takes no port 0, and does not fail at a port that is taken.
-        address = f"127.0.0.1:{_free_port()}"
+        address = f"127.0.0.1:{free_port()}"
         with _bmv2(address, Path(folder), None):
             yield address
 
@@ -81,17 +81,10 @@ def _need(target: str) -> None:
         pytest.skip(f"{BMV2} (BMv2) is not installed")
 
 
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextmanager
 def _bmv2(address: str, folder: Path, star: Star | None) -> Iterator[None]:
     _need("bmv2")
-    # The defaults of these are the same for every BMv2 of this machine.
-    own = ["--thrift-port", str(_free_port()), "--notifications-addr", f"ipc://{folder}/notifications.ipc"]
+    own = own_channels(folder)
     inside = ["ip", "netns", "exec", star.switch] if star is not None else []
     log = folder / "bmv2.log"
     with log.open("wb") as output:

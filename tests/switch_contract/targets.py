@@ -19,6 +19,7 @@ from tests.softswitch.netns import why_not
 from tests.softswitch.switch_process import SwitchProcess
 from tests.switch_contract.relay import Relay
 from tests.switch_contract.wire import Cables, Wire
+from topology.bmv2 import own_channels
 
 DEVICE_ID = 1
 IN_PROCESS, SOFTSWITCH, BMV2 = "in-process", "softswitch", "bmv2"
@@ -66,8 +67,7 @@ def start(target: str, ports: range, folder: Path) -> Iterator[Running]:
         if target == SOFTSWITCH:
             stack.enter_context(SwitchProcess(*options, *grpc_options, namespace=wire.namespace))
         else:
-            # The socket of its notifications has the same path for every BMv2 of a machine unless told.
-            options += ["--notifications-addr", f"ipc://{folder}/notifications.ipc"]
+            options += own_channels(folder)
             stack.enter_context(_bmv2([*options, *grpc_options], wire.namespace, folder / "bmv2.log"))
         relay = stack.enter_context(Relay(str(path)))
         _wait_for(relay.address)

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from capture.walk import MAX_BLOCK_BYTES
 from packets.compiled import jit
+
+_MAX_TICKS = 1 << 62
 
 
 @jit
@@ -50,3 +53,73 @@ def walk_block(block, at, count, tags, starts, lengths, wire_lengths, times_ns):
             break
         at += step
     return found
+
+
+@jit
+def _number(data, at, big):
+    if big:
+        return _swapped(_u32(data, at))
+    return _u32(data, at)
+
+
+@jit
+def _swapped(value):
+    return value >> 24 | value >> 8 & 0xFF00 | value << 8 & 0xFF0000 | value << 24 & 0xFF000000
+
+
+@jit
+def scan_pcap(data, position, count, big, unit_ns, link_type, table, odd):
+    """Do what `capture.walk.scan_pcap` does."""
+    end, capacity = len(data), table.shape[1]
+    while count < capacity:
+        begin = position + 16
+        if begin > end:
+            return count, position, 16
+        seconds, units = _number(data, position, big), _number(data, position + 4, big)
+        captured, original = _number(data, position + 8, big), _number(data, position + 12, big)
+        if captured > MAX_BLOCK_BYTES or seconds | units | captured | original == 0:
+            return count, position, -1
+        if begin + captured > end:
+            return count, position, 16 + captured
+        odd[0] += captured > original
+        odd[1] += units * unit_ns >= 1_000_000_000
+        table[0, count], table[1, count], table[2, count] = begin, captured, original
+        table[3, count] = seconds * 1_000_000_000 + units * unit_ns
+        table[4, count], table[5, count], table[6, count] = link_type, position, 0
+        count, position = count + 1, begin + captured
+    return count, position, 0
+
+
+@jit
+def scan_pcapng(data, position, count, big, clocks, table, odd):
+    """Do what `capture.walk.scan_pcapng` does."""
+    end, capacity = len(data), table.shape[1]
+    while count < capacity:
+        if position + 12 > end:
+            return count, position, 12
+        kind, length = _number(data, position, big), _number(data, position + 4, big)
+        if length > MAX_BLOCK_BYTES or length < 12 or length & 3 or kind in (0x0A0D0D0A, 1, 2, 3):
+            return count, position, -1
+        if position + length > end:
+            return count, position, length
+        if _number(data, position + length - 4, big) != length:
+            return count, position, -1
+        if kind == 6:
+            if length < 32:
+                return count, position, -1
+            interface, high = _number(data, position + 8, big), _number(data, position + 12, big)
+            captured, original = _number(data, position + 20, big), _number(data, position + 24, big)
+            if captured > length - 32 or interface >= len(clocks) or high >> 31:
+                return count, position, -1
+            ticks = high << 32 | _number(data, position + 16, big)
+            multiplier, divisor = clocks[interface, 1], clocks[interface, 2]
+            if divisor < 1 or ticks // divisor > _MAX_TICKS // multiplier:
+                return count, position, -1
+            odd[0] += captured > original
+            time_ns = ticks // divisor * multiplier + ticks % divisor * multiplier // divisor
+            table[0, count], table[1, count], table[2, count] = position + 28, captured, original
+            table[3, count], table[4, count] = time_ns + clocks[interface, 3], clocks[interface, 0]
+            table[5, count], table[6, count] = position, interface
+            count += 1
+        position += length
+    return count, position, 0

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import io
 import os
-import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 from typing import BinaryIO, Literal
 
-from capture.model import Interface, Packet
+import numpy as np
+
+from capture.model import Interface, Packet, make_packet
 from capture.pcap import MAGIC_MICROSECONDS, MAGIC_NANOSECONDS, PcapReader
 from capture.pcapng import SECTION_HEADER, PcapngReader
-from capture.source import ByteSource
+from capture.source import ByteSource, is_file
+from capture.walk import Table
+from packets.batch import Bytes, PacketBatch
 
 _PCAP_MAGICS = {
     magic.to_bytes(4, "little" if order == "<" else "big"): (order, magic == MAGIC_NANOSECONDS)
@@ -82,7 +85,8 @@ class CaptureReader:
         except BaseException:
             self.close()
             raise
-        self._packets = self._reader.packets()
+        self._pieces = self._reader.tables()
+        self._packets = self._packet_by_packet()
 
     @property
     def bytes_read(self) -> int:
@@ -94,17 +98,45 @@ class CaptureReader:
         """Interfaces known so far: the only one of a pcap, those of the present section of a pcapng."""
         return tuple(self._reader.interfaces)
 
-    def __iter__(self) -> Iterator[Packet]:
-        """Return the packets that were not yet handed out.
+    @property
+    def oddities(self) -> dict[str, int]:
+        """What was odd about packets so far, and how many they were; it changes nothing about their bytes."""
+        longer, late = self._reader.odd.tolist()
+        found = {
+            "packets with more bytes captured than on the wire: their IP length counts": longer,
+            "time stamps with a fraction of a second or more: times are not to be trusted": late,
+        }
+        return {name: count for name, count in found.items() if count}
+
+    def batches(self) -> Iterator[PacketBatch]:
+        """Yield the packets that were not yet handed out, some thousands at a time.
 
         Raises:
             CaptureError: while iterating, after the last whole packet before the damage.
             OSError: while iterating, the input cannot be read.
             ValueError: the reader was closed.
         """
+        self._check_open()
+        for table in self._pieces:
+            yield _batch(self._source.buffer, table)
+
+    def __iter__(self) -> Iterator[Packet]:
+        """Return the packets that were not yet handed out, one by one; raises what `batches` does."""
+        self._check_open()
+        return self._packets
+
+    def _packet_by_packet(self) -> Iterator[Packet]:
+        number = 0
+        for table in self._pieces:
+            view, offset = self._source.view, self._source.start
+            for start, size, original, time_ns, link_type, record, interface in table.T.tolist():
+                number += 1
+                data = bytes(view[start : start + size])
+                yield make_packet(number, time_ns, data, original, interface, link_type, offset + record)
+
+    def _check_open(self) -> None:
         if self._closed:
             raise ValueError(f"{self._source.name}: the capture was closed")
-        return self._packets
 
     def close(self) -> None:
         """Close the file; closing twice does nothing."""
@@ -125,7 +157,7 @@ class CaptureReader:
     def _recognise(self) -> PcapReader | PcapngReader:
         source = self._source
         have = source.refill(0, 4)
-        magic = source.buffer[:4]
+        magic = source.buffer[:4].tobytes()
         if magic in _PCAP_MAGICS:
             self.format = "pcap"
             return PcapReader(source, *_PCAP_MAGICS[magic])
@@ -164,8 +196,9 @@ def _name(path: Path | BinaryIO) -> str:
 
 
 def _size(stream: BinaryIO) -> int | None:
-    try:
-        status = os.fstat(stream.fileno())
-    except (OSError, AttributeError):  # in memory
-        return None
-    return status.st_size if stat.S_ISREG(status.st_mode) else None
+    return os.fstat(stream.fileno()).st_size if is_file(stream) else None
+
+
+def _batch(data: Bytes, table: Table) -> PacketBatch:
+    starts, lengths, wire_lengths, times_ns, link_types = table[:5]
+    return PacketBatch(data, starts, lengths.astype(np.int32), wire_lengths, times_ns, link_types.astype(np.uint16))

@@ -2,44 +2,52 @@
 
 from __future__ import annotations
 
+import io
+import os
+import stat
 from typing import BinaryIO
+
+import numpy as np
 
 from capture.errors import CaptureError
 from capture.inflate import GZIP_MAGIC, Inflater
+from packets.batch import Bytes
 
-MAX_BLOCK_BYTES = 1 << 24
-"""Largest record or block, 16 MiB: what libpcap, too, accepts of a pcapng block. The longest packet that it captures
-has 256 KiB, so a larger length is damage; and memory is bounded by this (a few times over), whatever a file claims."""
-
-_CHUNK_BYTES = 1 << 16
+_CHUNK_BYTES = 1 << 22
+"""Bytes that are read at a time: a batch of packets that fits into a processor's cache."""
+_PIECE_BYTES = 1 << 16
 CUT_FIX = "the packets before it are whole: capture again, or go on with those"
 
 
 class ByteSource:
     """A window on the input.
 
-    The window is `buffer`, whose first byte has offset `start`; positions are indices into `buffer`. Readers keep
-    `buffer` in a local variable and fetch it again after each `refill`, the only call that changes it.
+    The window is `buffer`, whose first byte has offset `start`; positions are indices into `buffer`. A new window is
+    new memory, so that packets in the one before stay what they are.
     """
 
     def __init__(self, stream: BinaryIO, name: str) -> None:
         """Read from `stream`, from its present position (which becomes offset 0); `name` is for errors."""
         self.name = name
-        self.buffer = b""
+        self.buffer = np.zeros(0, np.uint8)
         self.start = 0
         self.bytes_read = 0
         """Bytes taken from `stream`, compressed ones where it is compressed."""
-        # `read1` hands out what has arrived, so that packets of a live pipe are not held back.
-        self._stream_read = getattr(stream, "read1", stream.read)
+        self._stream = stream
+        # What has arrived in a pipe is handed out at once; of a file, whole windows.
+        self._patient = is_file(stream)
         self._inflater: Inflater | None = None
-        self._read = self._counted_read
-        if self.refill(0, len(GZIP_MAGIC)) and self.buffer.startswith(GZIP_MAGIC):
-            self._inflater = Inflater(self._counted_read, self.buffer)
-            self._read = self._inflater.read
-            self.buffer = b""
+        if self.refill(0, len(GZIP_MAGIC)) and self.buffer[:2].tobytes() == GZIP_MAGIC:
+            self._inflater = Inflater(self._read, self.buffer.tobytes())
+            self.buffer = np.zeros(0, np.uint8)
+
+    @property
+    def view(self) -> memoryview:
+        """`buffer`, for those who want bytes."""
+        return memoryview(self.buffer)  # type: ignore[arg-type]
 
     def refill(self, position: int, need: int) -> int:
-        """Drop what lies before `position`, and read until at least `need` bytes are there or the input ends.
+        """Drop what lies before `position`, and read on until at least `need` bytes are there or the input ends.
 
         Returns:
             Length of the new `buffer`; less than `need` only at the end.
@@ -48,30 +56,35 @@ class ByteSource:
             OSError: the input cannot be read.
         """
         self.start += position
-        buffer = self.buffer[position:]
-        if len(buffer) < need:
-            buffer += self._read(max(_CHUNK_BYTES, need - len(buffer)))
-        if len(buffer) < need:
-            # A large block or a slow pipe: pieces may be tiny, so they are not kept as objects.
-            grown = bytearray(buffer)
-            while len(grown) < need and (piece := self._read(max(_CHUNK_BYTES, need - len(grown)))):
-                grown += piece
-            buffer = bytes(grown)
-        self.buffer = buffer
-        return len(buffer)
+        have = len(self.buffer) - position
+        if have >= need:
+            self.buffer = self.buffer[position:]
+            return have
+        window = np.empty(have + (_CHUNK_BYTES if self._patient else _PIECE_BYTES), np.uint8)
+        window[:have] = self.buffer[position:]
+        while have < (max(need, len(window)) if self._patient else need):
+            if have == len(window):  # memory follows what is there, not what a length claims
+                window = np.concatenate((window, np.empty(min(need, 2 * have) - have, np.uint8)))
+            size = self._read_into(window[have:])
+            if not size:
+                break
+            have += size
+        self.buffer = window[:have]
+        return have
 
     def skip(self, position: int, count: int) -> None:
         """Drop everything before `position` and `count` bytes from there on, without keeping them."""
         left = count - (len(self.buffer) - position)
         self.start += position + count
-        self.buffer = b"" if left > 0 else self.buffer[position + count :]
+        self.buffer = self.buffer[len(self.buffer) if left > 0 else position + count :]
         while left > 0:
-            piece = self._read(_CHUNK_BYTES)
-            if not piece:
+            window = np.empty(_PIECE_BYTES, np.uint8)
+            size = self._read_into(window)
+            if not size:
                 self.start -= left
                 return
-            self.buffer = piece[left:]
-            left -= len(piece)
+            self.buffer = window[min(left, size) : size]
+            left -= size
 
     def check_end(self) -> None:
         """Do nothing where the input ended as it should.
@@ -99,7 +112,26 @@ class ByteSource:
             return ""
         return f", because {self._inflater.failure}"
 
-    def _counted_read(self, size: int) -> bytes:
-        data: bytes = self._stream_read(size)
+    def _read_into(self, window: Bytes) -> int:
+        """Read some bytes into `window`; return how many, 0 at the end."""
+        if self._inflater is None and isinstance(self._stream, io.FileIO):
+            size = self._stream.readinto(window) or 0  # type: ignore[arg-type]
+            self.bytes_read += size
+            return size
+        piece = self._read(len(window)) if self._inflater is None else self._inflater.read(len(window))
+        window[: len(piece)] = np.frombuffer(piece, np.uint8)
+        return len(piece)
+
+    def _read(self, size: int) -> bytes:
+        # `read1` hands out what has arrived, so that packets of a live pipe are not held back.
+        data: bytes = getattr(self._stream, "read1", self._stream.read)(size)
         self.bytes_read += len(data)
         return data
+
+
+def is_file(stream: BinaryIO) -> bool:
+    """Tell whether the stream is a regular file."""
+    try:
+        return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
+    except (OSError, AttributeError):  # in memory
+        return False

@@ -10,6 +10,26 @@ from numpy.typing import NDArray
 from packets.batch import Bytes
 from packets.compiled import Kernel
 
+Table = NDArray[np.int64]
+"""[7, capacity] Packets that a scan found: index of the first byte, captured bytes, bytes on the wire, time in
+nanoseconds, link type, index of the record or block, and interface."""
+MAX_BLOCK_BYTES = 1 << 24
+"""Largest record or block, 16 MiB: what libpcap, too, accepts of a pcapng block. The longest packet that it captures
+has 256 KiB, so a larger length is damage; and memory is bounded by this (a few times over), whatever a file claims."""
+FULL, LOOK = 0, -1
+"""Why a scan ended, in place of the bytes that it needs: its table is full; Python has to look at what comes next."""
+ENHANCED_PACKET = 6
+UNSAFE = -1
+"""Divisor of a clock whose times may not fit into 64 bits."""
+_MAX_TICKS = 1 << 62
+_CAPACITY = 1 << 14
+
+
+def new_table() -> Table:
+    """Return a table for a scan."""
+    return np.empty((7, _CAPACITY), np.int64)
+
+
 _PACKET_HEADER = struct.Struct("=IIIIIIHHIIH")
 """tpacket3_hdr: next, seconds, nanoseconds, captured and wire length, status, positions of the frame and of what the
 network layer sees, hash, tag control information and tag protocol of a VLAN tag."""
@@ -74,3 +94,105 @@ def _walk_block(
 
 walk_block = Kernel(_walk_block, "capture.kernels:walk_block")
 """See `_walk_block`."""
+
+
+def _scan_pcap(
+    data: Bytes,
+    position: int,
+    count: int,
+    big: bool,
+    unit_ns: int,
+    link_type: int,
+    table: Table,
+    odd: NDArray[np.int64],
+) -> tuple[int, int, int]:
+    """Find the records of a pcap file.
+
+    Args:
+        data: a piece of it.
+        position: index of the first record.
+        count: rows of `table` that are filled already.
+        big: whether the file is in network byte order.
+        unit_ns: unit of the second half of a time stamp.
+        link_type: LINKTYPE_* of the file.
+        table: is filled.
+        odd: [2] counts packets with more captured than wire bytes, and time stamps with a fraction of 1 s or more.
+
+    Returns:
+        Rows that are filled, index of the first record that was not taken, and why not: `FULL`, `LOOK` (it is damaged),
+        or how many bytes from there on are needed.
+    """
+    unpack = struct.Struct(">IIII" if big else "<IIII").unpack_from
+    view = memoryview(data)  # type: ignore[arg-type]
+    end, capacity = len(view), table.shape[1]
+    while count < capacity:
+        begin = position + 16
+        if begin > end:
+            return count, position, 16
+        seconds, units, captured, original = unpack(view, position)
+        if captured > MAX_BLOCK_BYTES or not (seconds or units or captured or original):
+            return count, position, LOOK
+        if begin + captured > end:
+            return count, position, 16 + captured
+        odd[0] += captured > original
+        odd[1] += units * unit_ns >= 1_000_000_000
+        time_ns = seconds * 1_000_000_000 + units * unit_ns
+        table[:, count] = begin, captured, original, time_ns, link_type, position, 0
+        count, position = count + 1, begin + captured
+    return count, position, FULL
+
+
+def _scan_pcapng(
+    data: Bytes, position: int, count: int, big: bool, clocks: NDArray[np.int64], table: Table, odd: NDArray[np.int64]
+) -> tuple[int, int, int]:
+    """Find the Enhanced Packet Blocks of a pcapng section, and skip blocks without packets.
+
+    Args:
+        data: a piece of the file.
+        position: index of the first block.
+        count: rows of `table` that are filled already.
+        big: whether the section is in network byte order.
+        clocks: [interfaces, 4] link type; then time = ticks * multiplier // divisor + offset in nanoseconds.
+        table: is filled.
+        odd: as of `_scan_pcap`.
+
+    Returns:
+        What `_scan_pcap` returns; `LOOK` also for other blocks with packets or interfaces.
+    """
+    order = ">" if big else "<"
+    head, tail = struct.Struct(f"{order}II").unpack_from, struct.Struct(f"{order}I").unpack_from
+    enhanced = struct.Struct(f"{order}8xIIIII").unpack_from
+    view = memoryview(data)  # type: ignore[arg-type]
+    end, capacity = len(view), table.shape[1]
+    while count < capacity:
+        if position + 12 > end:
+            return count, position, 12
+        kind, length = head(view, position)
+        if length > MAX_BLOCK_BYTES or length < 12 or length & 3 or kind in (0x0A0D0D0A, 1, 2, 3):
+            return count, position, LOOK
+        if position + length > end:
+            return count, position, length
+        if tail(view, position + length - 4)[0] != length:
+            return count, position, LOOK
+        if kind == ENHANCED_PACKET:
+            if length < 32:
+                return count, position, LOOK
+            interface, high, low, captured, original = enhanced(view, position)
+            if captured > length - 32 or interface >= len(clocks) or high >> 31:
+                return count, position, LOOK
+            link_type, multiplier, divisor, offset_ns = clocks[interface].tolist()
+            ticks = high << 32 | low
+            if divisor == UNSAFE or ticks // divisor > _MAX_TICKS // multiplier:
+                return count, position, LOOK
+            odd[0] += captured > original
+            time_ns = ticks // divisor * multiplier + ticks % divisor * multiplier // divisor + offset_ns
+            table[:, count] = position + 28, captured, original, time_ns, link_type, position, interface
+            count += 1
+        position += length
+    return count, position, FULL
+
+
+scan_pcap = Kernel(_scan_pcap, "capture.kernels:scan_pcap")
+"""See `_scan_pcap`."""
+scan_pcapng = Kernel(_scan_pcapng, "capture.kernels:scan_pcapng")
+"""See `_scan_pcapng`."""

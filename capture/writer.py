@@ -16,12 +16,12 @@ from capture.model import LINKTYPE_ETHERNET
 from capture.pcap import MAGIC_NANOSECONDS
 from capture.pcapng import (
     BYTE_ORDER_MAGIC,
-    ENHANCED_PACKET,
     INTERFACE_DESCRIPTION,
     OPTION_IF_NAME,
     OPTION_IF_TSRESOL,
     SECTION_HEADER,
 )
+from capture.walk import ENHANCED_PACKET
 
 _SNAPLEN = 262144
 _NANOSECONDS = 9  # if_tsresol: units of 10**-9 s

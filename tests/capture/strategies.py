@@ -90,7 +90,8 @@ def pcapngs(draw: st.DrawFn, max_sections: int = 3, skipped: tuple[int, ...] = S
                 packets.append(Packet(number, 0, data, original, 0, link, begin))
             else:
                 original = draw(st.integers(len(data), 0xFFFFFFFF))
-                time_ns = ticks * unit_ns + offset_ns
+                limit = (1 << 63) - 1
+                time_ns = max(-limit, min(limit, ticks * unit_ns + offset_ns))
                 make = enhanced if what == "E" else obsolete
                 content += make(data, ticks, index, order, original=original)
                 packets.append(Packet(number, time_ns, data, original, index, link, begin))

@@ -41,7 +41,7 @@ def test_from_a_file(tmp_path: Path, content: bytes, kind: str, zipped: bool) ->
 
 def test_progress_grows_to_the_size(tmp_path: Path) -> None:
     path = tmp_path / "x.pcap"
-    path.write_bytes(PCAP * 1)
+    path.write_bytes(PCAP + b"".join(record(bytes(1 << 20), n) for n in range(12)))
     with open_capture(path) as reader:
         seen = [reader.bytes_read for _ in reader]
     assert seen == sorted(seen)

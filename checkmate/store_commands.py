@@ -208,7 +208,12 @@ def _print_report(report: StoreReport) -> None:
             )
         if epoch.others:
             print(f"{epoch.folder}: not the store's, and not looked at: {', '.join(epoch.others[:10])}")
-    print("everything is sound" if report.sound else "the store is damaged")
+    if not report.sound:
+        print("the store is damaged")
+    elif any(epoch.unrecoverable for epoch in report.epochs):
+        print("every object is sound, and some steps that they speak of cannot be recovered")
+    else:
+        print("everything is sound")
 
 
 def _ranges(spans: Iterable[tuple[int, int]]) -> str:

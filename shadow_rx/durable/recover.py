@@ -174,11 +174,11 @@ class Chain:
         self._point: RecoveryPoint | None = base
         self.manifest = base.manifest
         """Manifest of the present step."""
-        self._layout = layout_of(base.manifest)
-        self._others = besides_replay(self._layout, base.tensors)
-        params = params_of(self._layout)
-        state = {name: tensor for name, tensor in base.tensors.items() if is_replayed(name, params)}
         try:
+            self._layout = layout_of(base.manifest)
+            self._others = besides_replay(self._layout, base.tensors)
+            params = params_of(self._layout)
+            state = {name: tensor for name, tensor in base.tensors.items() if is_replayed(name, params)}
             self._replay = Replay(self._layout, plan_of(base.manifest), state)
         except Exception as error:  # torch raises what it likes
             raise log.mismatch(self.step, f"its base cannot be replayed from: {error}") from error
@@ -203,12 +203,14 @@ class Chain:
         lacking = [name for name in record.kept if name not in self._others]
         if lacking:
             raise self._log.mismatch(step, f"tensors {lacking[:5]} of earlier steps are missing")
-        if layout_of(record.manifest) != self._layout:
-            raise self._log.mismatch(step, "its layout is another than the base's")
         try:
+            if layout_of(record.manifest) != self._layout:
+                raise self._log.mismatch(step, "its layout is another than the base's")
             with _threads(threads):
                 self._replay.apply_gradient(bytes(record.gradient), record.update)
             digest = self._replay.parameter_digest()
+        except StoreError:
+            raise
         except Exception as error:  # torch raises what it likes
             raise self._log.mismatch(step, f"cannot be replayed: {error}") from error
         if digest != record.digest:

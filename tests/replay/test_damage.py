@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from capture.writer import PcapWriter
+from jobspec.checked_json import with_checksum, without_checksum
 from jobspec.reasons import GapReason
 from replay.errors import ReplayError
 from replay.records import Records
@@ -270,9 +271,9 @@ def test_a_checkpoint_of_another_run(run: Run, tmp_path: Path) -> None:
     source = run.checkpoints / "dp0" / "epoch-0001" / "step-00000001"
     folder = tmp_path / "epoch-0001" / "step-00000001"
     shutil.copytree(source, folder)
-    manifest = json.loads((folder / "manifest.json").read_text())
+    manifest = json.loads(without_checksum((folder / "manifest.json").read_text())[0])
     manifest["records"][1]["loss"] += 0.5
-    (folder / "manifest.json").write_text(json.dumps(manifest))
+    (folder / "manifest.json").write_text(with_checksum(json.dumps(manifest)))
     with pytest.raises(ReplayError, match="another step 1"):
         replay_files([run.capture(SHADOW)], run.options(checkpoints=(folder,)))
 

@@ -14,7 +14,7 @@ from replay.survey import SeenStream
 
 JOB_FILE = "job.yaml"
 """Name of the job file in a run's folder."""
-LOG_PATTERN = "side-channel*.bin"
+LOG_PATTERN = "side-channel*.bin*"
 """Names of the side-channel logs in a run's folder."""
 _CONNECTIONS = 1024
 """Connections that are looked at at a time for frame headers that lie in two segments."""

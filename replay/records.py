@@ -38,6 +38,29 @@ class EpochRecords:
         return [(self.attach.first_step, self.attach.layout_json), *told]
 
 
+@dataclass
+class _Upload:
+    """The first state of an epoch, as one file has it."""
+
+    session: int
+    """Session of the shadow node that wrote it."""
+    wanted: bool
+    """Whether no other file had it before."""
+    nbytes: int = 0
+    """Bytes that were found."""
+
+    def add(self, records: EpochRecords, number: int, offset: int, session: int, message: pb.StateChunk) -> None:
+        """Keep where a piece is, but for those of a state that is there already."""
+        size = message.header.state_bytes  # 0 in logs of before uploads told it
+        if session != self.session and self.wanted and self.nbytes < size:
+            # The session before ended in the middle of it.
+            del records.state[:]
+            self.session, self.nbytes = session, 0
+        if self.wanted and session == self.session and (not size or self.nbytes < size):
+            self.nbytes += len(message.data)
+            records.state.extend((number, offset))
+
+
 class Records:
     """The logs of all shadow nodes that were found."""
 
@@ -65,7 +88,7 @@ class Records:
                 raise ReplayError(str(path), f"cannot be read: {error.strerror}", "check --records") from error
 
     def _index(self, number: int, path: Path) -> None:
-        uploaded: set[tuple[str, int]] = set()
+        uploads: dict[tuple[str, int], _Upload] = {}
         for entry in read_log(path):
             message = entry.message
             if isinstance(message, pb.AttachRequest):
@@ -86,11 +109,9 @@ class Records:
             elif isinstance(message, pb.StateChunk):
                 # Every shadow node of the group is given the same state: one copy is enough. A later state is one
                 # that a shadow asked for after a loss.
-                if message.header.step < records.attach.first_step and (
-                    not records.state or (group, epoch) in uploaded
-                ):
-                    uploaded.add((group, epoch))
-                    records.state.extend((number, entry.offset))
+                if message.header.step < records.attach.first_step:
+                    upload = uploads.setdefault((group, epoch), _Upload(entry.session, not records.state))
+                    upload.add(records, number, entry.offset, entry.session, message)
             elif isinstance(message, pb.ChangeRequest):
                 records.changes.setdefault(message.effective_step, message)
             elif isinstance(message, pb.OpenFlowRequest):

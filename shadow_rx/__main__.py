@@ -14,7 +14,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from google.protobuf.json_format import MessageToDict
 
 from jobspec.errors import JobError
 from jobspec.loader import load_job
-from jobspec.sidechannel.log import SideChannelLog
+from jobspec.rotating_file import LogLimits
 from jobspec.tls import ClientTls, Role, server_name
 from jobspec.tls.options import add_tls_options, tls_options
 from shadow_rx.access_log import AccessLog
@@ -32,8 +32,9 @@ from shadow_rx.description import state_keys
 from shadow_rx.durable.crypto import find_keys
 from shadow_rx.errors import ShadowError
 from shadow_rx.event_log import EventLog, read_losses
+from shadow_rx.health import Part
 from shadow_rx.live import LiveCapture
-from shadow_rx.logged import LoggedShadowNode
+from shadow_rx.logged import LoggedShadowNode, MessageLog
 from shadow_rx.metrics import MetricsServer
 from shadow_rx.node import ShadowNode
 from shadow_rx.options import ShadowOptions
@@ -79,6 +80,14 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--window", type=int, default=defaults.window, help="steps collected at a time")
     parser.add_argument("--memory-limit", type=int, default=defaults.memory_limit, help="bytes for each group")
     parser.add_argument("--access-log", type=Path, help="append one JSON line for every call of the side channel")
+    parser.add_argument(
+        "--log-bytes", type=int, default=LogLimits.nbytes, metavar="N",
+        help="size at which a file of --events, --side-channel-log or --access-log is renamed to FILE.1, and a new "
+        f"one begun ({LogLimits.nbytes})",
+    )  # fmt: skip
+    parser.add_argument(
+        "--log-files", type=int, default=LogLimits.files, metavar="N", help=f"older ones to keep ({LogLimits.files})"
+    )
     parser.add_argument("--threads", type=int, default=1, help="torch threads; 1 as the ranks have")
     add_tls_options(parser)
     parser.add_argument(
@@ -143,19 +152,22 @@ def _run(arguments: argparse.Namespace) -> int:
     # torch imports its compiler with the first optimizer step, which takes seconds: not while a rank waits.
     state_keys("SGD", {}, torch.float32)
     with ExitStack() as stack:
-        events = None
+        events, logs = None, list[Callable[[], Part]]()
+        limits = LogLimits(arguments.log_bytes, arguments.log_files)
         if arguments.events is not None:
-            events = EventLog(arguments.events, time.monotonic, time.time)
+            events = EventLog(arguments.events, time.monotonic, time.time, limits)
             stack.callback(events.close)
+            logs.append(events.part)
         if arguments.side_channel_log is not None:
-            log = SideChannelLog(arguments.side_channel_log)
+            log = MessageLog(arguments.side_channel_log, limits)
             stack.callback(log.close)
+            logs.append(log.part)
             node: ShadowNode = LoggedShadowNode(core, time.monotonic, log, publisher, events)
         else:
             node = ShadowNode(core, time.monotonic, publisher, events)
         stack.callback(node.close)
-        if publisher is not None:
-            node.watch(publisher.part)
+        for look in (*logs, *([publisher.part] if publisher is not None else [])):
+            node.watch(look)
         if arguments.resume and arguments.peer:
             _resume_from_peers(node, dict(arguments.peer), named)
         capture = LiveCapture(node, arguments.iface, died)
@@ -163,8 +175,9 @@ def _run(arguments: argparse.Namespace) -> int:
         node.watch(capture.part)
         access_log = None
         if arguments.access_log is not None:
-            access_log = AccessLog(arguments.access_log)
+            access_log = AccessLog(arguments.access_log, limits=limits)
             stack.callback(access_log.close)
+            node.watch(access_log.part)
         server = serve(
             node, arguments.listen, tls=own, any_client=arguments.tls_any_client, access_log=access_log
         )  # fmt: skip
@@ -192,11 +205,9 @@ def _run(arguments: argparse.Namespace) -> int:
         )
         signal.sigwait(_SIGNALS)
     statuses = {group: MessageToDict(status_message(node.status(group))) for group in core.groups}
-    log_error = node.log_error if isinstance(node, LoggedShadowNode) else None
-    _tell(
-        event="final", shadow=core.shadow, capture_error=capture.error, side_channel_log_error=log_error,
-        groups=statuses,
-    )  # fmt: skip
+    log_errors = {part.name: f"{part.lost} lost; {part.trouble or 'the newest is there'}"
+                  for part in (look() for look in logs) if part.lost or part.trouble}  # fmt: skip
+    _tell(event="final", shadow=core.shadow, capture_error=capture.error, log_errors=log_errors, groups=statuses)
     for line in dead:
         print(f"shadow {core.shadow}: {line}", file=sys.stderr)
     return 1 if dead else 0

@@ -9,7 +9,6 @@ values of a state nor keys are in it, nor what a URL may keep secret.
 from __future__ import annotations
 
 import getpass
-import json
 import os
 import socket
 import threading
@@ -20,7 +19,9 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from jobspec.private_files import make_private_folder, private
+from jobspec.rotating_file import LogLimits
+from shadow_rx.health import Part
+from shadow_rx.line_log import LineLog
 from shadow_rx.redaction import redacted
 
 VARIABLE = "CHECKMATE_ACCESS_LOG"
@@ -60,30 +61,35 @@ class Access:
 class AccessLog:
     """Appends to a file that its owner alone can read; may be used from several threads and processes."""
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self,
+        path: Path,
+        clock: Callable[[], float] = time.time,
+        limits: LogLimits = LogLimits(),  # noqa: B008
+    ) -> None:
         """Open `path`; its folder is made where it is missing.
+
+        Args:
+            path: the file.
+            clock: seconds since 1970.
+            limits: when a new file is begun.
 
         Raises:
             OSError: it cannot be written.
         """
-        make_private_folder(path.parent)
         self.path = path
         """The file."""
-        self.lost = 0
-        """Lines that could not be written since the last one that could: serving goes on when a disk is full."""
-        self.problem = ""
-        """Why the last of them could not."""
+        self._lines = LineLog(path, limits)
         self._clock = clock
         self._lock = threading.Lock()
-        self._descriptor: int | None = private(
-            # A FIFO without a reader is an error, not something to wait for.
-            str(path), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK
-        )  # fmt: skip
+        self._lost_before = 0
+        self._lost = 0
+        self._trouble: str | None = None
 
     def write(self, access: Access, seconds: float | None = None) -> None:
         """Append `access`, which took so many `seconds` where that is known.
 
-        A failure to write is counted, and told in the next line.
+        A failure to write is counted, and told in the next line: serving goes on when a disk is full.
         """
         fields = {key: _shown(value) for key, value in asdict(access).items() if value is not None}
         line: dict[str, object] = {
@@ -93,29 +99,25 @@ class AccessLog:
         if seconds is not None:
             line["seconds"] = round(seconds, 6)
         with self._lock:
-            if self._descriptor is None:
-                return
-            if self.lost:
-                line["lost_before"] = self.lost
-            data = (json.dumps(line) + "\n").encode()
+            if self._lost_before:
+                line["lost_before"] = self._lost_before
             try:
-                # One call for a line: several processes may append to the file.
-                written = os.write(self._descriptor, data)
-                if written < len(data):
-                    os.write(self._descriptor, b"\n")
-                    raise OSError("short write")
+                self._lines.append(line)
             except OSError as error:
-                self.lost += 1
-                self.problem = str(error)
+                self._lost_before += 1
+                self._lost += 1
+                self._trouble = str(error)
             else:
-                self.lost = 0
+                self._lost_before, self._trouble = 0, None
+
+    def part(self) -> Part:
+        """Return how it is."""
+        with self._lock:
+            return Part("access log", self._trouble, self._lost)
 
     def close(self) -> None:
         """Close the file."""
-        with self._lock:
-            if self._descriptor is not None:
-                os.close(self._descriptor)
-                self._descriptor = None
+        self._lines.close()
 
 
 def _shown(value: object) -> object:
@@ -159,8 +161,9 @@ def logged_use(path: Path | None, what: str, on: str, group: str | None = None) 
 
 def _must_write(log: AccessLog, access: Access, seconds: float | None = None) -> None:
     log.write(access, seconds)
-    if log.lost:
-        raise OSError(f"the access log {log.path} cannot be written: {log.problem}")
+    trouble = log.part().trouble
+    if trouble is not None:
+        raise OSError(f"the access log {log.path} cannot be written: {trouble}")
 
 
 def _user() -> str:

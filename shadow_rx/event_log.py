@@ -2,6 +2,7 @@
 
 Schema 1. Every line has ``v`` (schema), ``event``, ``group``, ``epoch``, ``step``, and where the log was given clocks
 ``at`` (seconds of the node's clock) and ``time`` (seconds since 1970). Fields are only ever added within a schema.
+A line after others that could not be written has ``lost_before``: how many.
 
 ==============  =======================================================================================================
 event           step, and further fields
@@ -26,13 +27,17 @@ overload_ended  the same, when they kept up again
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from jobspec.private_files import make_private_folder, private
 from jobspec.reasons import GapReason
+from jobspec.rotating_file import LogLimits, older_files
+from shadow_rx.health import Part
+from shadow_rx.line_log import LineLog
+from shadow_rx.log_queue import LogQueue
 from shadow_rx.status import (
     Attached,
     Event,
@@ -49,48 +54,55 @@ from shadow_rx.status import (
 
 SCHEMA = 1
 """Version of the lines."""
+_LINE_BYTES = 512
+"""Memory of a line that waits, besides its detail."""
 Clock = Callable[[], float]
 
 
 class EventLog:
     """Appends events to a file; an observer of a `ShadowNode`."""
 
-    def __init__(self, path: Path, clock: Clock | None = None, wall: Clock | None = None) -> None:
-        """Open `path` for appending; its folder is made where it is missing.
+    def __init__(
+        self,
+        path: Path,
+        clock: Clock | None = None,
+        wall: Clock | None = None,
+        limits: LogLimits = LogLimits(),  # noqa: B008
+    ) -> None:
+        """Open `path` for appending; its folder is made where it is missing. Both are their owner's alone.
 
         Args:
             path: the file.
             clock: the node's clock.
             wall: seconds since 1970.
+            limits: when a new file is begun.
 
         Raises:
             OSError: it cannot be written.
         """
-        make_private_folder(path.parent)
-        self._file = open(path, "a", encoding="utf-8", opener=private)  # noqa: SIM115 - `close` does
+        self._lines = LineLog(path, limits)
         self._clocks = {name: clock for name, clock in (("at", clock), ("time", wall)) if clock is not None}
-        self.error: str | None = None
-        """Why logging has stopped, None while it goes on."""
+        self._queue = LogQueue("events", self._write)
 
     def __call__(self, event: Event) -> None:
-        """Append `event`; readers see whole lines, because each is flushed."""
-        if self.error is not None:
-            return
+        """Have `event` appended; readers see whole lines."""
         now = {name: clock() for name, clock in self._clocks.items()}
-        try:
-            for fields in event_lines(event):
-                self._file.write(json.dumps({"v": SCHEMA, **fields, **now}) + "\n")
-            self._file.flush()
-        except OSError as error:
-            # A full disk ends the log, never the replication.
-            self.error = str(error)
+        for fields in event_lines(event):
+            # Of the texts in a line only the detail is long.
+            size = _LINE_BYTES + len(fields.get("detail", ""))
+            self._queue.put({"v": SCHEMA, **fields, **now}, size)
+
+    def _write(self, fields: dict[str, Any], lost: int) -> None:
+        self._lines.append({**fields, "lost_before": lost} if lost else fields)
+
+    def part(self) -> Part:
+        """Return how it is."""
+        return self._queue.part()
 
     def close(self) -> None:
-        """Close the file."""
-        try:
-            self._file.close()
-        except OSError as error:  # what could not be flushed before cannot be now
-            self.error = self.error or str(error)
+        """Write what waits, and close the file."""
+        self._queue.close()
+        self._lines.close()
 
 
 def read_losses(path: Path, group: str) -> list[tuple[int, Gap]]:
@@ -99,19 +111,20 @@ def read_losses(path: Path, group: str) -> list[tuple[int, Gap]]:
     A line that a killed process left unfinished, and any other that is no event of a loss, is passed over.
     """
     found: list[tuple[int, Gap]] = []
-    try:
-        lines = path.read_text(errors="replace").splitlines()
-    except OSError:
-        return found
-    for line in lines:
-        try:
-            event = json.loads(line)
-            if event["event"] == "lost" and event["group"] == group:
-                gap = Gap(int(event["step"]), GapReason(event["reason"]), str(event["detail"]))
-                found.append((int(event["epoch"]), gap))
-        except (ValueError, KeyError, TypeError):
-            continue
+    for part in older_files(path):
+        with contextlib.suppress(OSError), part.open(errors="replace") as lines:
+            found += (loss for line in lines if (loss := _loss(line, group)) is not None)
     return found
+
+
+def _loss(line: str, group: str) -> tuple[int, Gap] | None:
+    try:
+        event = json.loads(line)
+        if event["event"] == "lost" and event["group"] == group:
+            return int(event["epoch"]), Gap(int(event["step"]), GapReason(event["reason"]), str(event["detail"]))
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    return None
 
 
 def event_lines(event: Event) -> Iterator[dict[str, Any]]:

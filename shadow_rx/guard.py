@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from jobspec.model import Job
 from jobspec.tls.identity import SCHEME, Identity, identity_of
@@ -16,6 +17,8 @@ from shadow_rx.permissions import why_not
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"
 """What gRPC calls for a request."""
+_Read: TypeAlias = Callable[[bytes], Any]
+"""Reads a request; raises DecodeError."""
 _STEP_FIELDS = ("step", "effective_step", "first_step")
 
 
@@ -36,75 +39,84 @@ class Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]
         self._check = check
         self._log = log
 
-    def intercept_service(
-        self, continuation: Callable[[Any], Handler | None], handler_call_details: Any
-    ) -> Handler | None:
-        """Return the handler of a call, with the guard before it."""
+    def intercept_service(self, continuation: Callable[[Any], Handler | None], handler_call_details: Any) -> Handler:
+        """Return the handler of a call, with the guard before it; also of a call that there is not."""
         handler = continuation(handler_call_details)
-        if handler is None:
-            return None
         call = handler_call_details.method.rpartition("/")[2]
-        coders = {
-            "request_deserializer": handler.request_deserializer,
-            "response_serializer": handler.response_serializer,
-        }
+        if handler is None:
+            return grpc.stream_stream_rpc_method_handler(lambda _, context: self._unknown(call, context))
+        # Requests come as bytes: one that cannot be read is logged as all others are.
+        read, coders = handler.request_deserializer, {"response_serializer": handler.response_serializer}
+        assert read is not None  # generated code has one for each call
         if handler.stream_unary:
             inner = handler.stream_unary
             return grpc.stream_unary_rpc_method_handler(
-                lambda requests, context: self._answer(call, context, requests, inner, streamed=True), **coders
+                lambda requests, context: self._stream_in(call, context, requests, read, inner), **coders
             )
         if handler.unary_stream:
             inner = handler.unary_stream
             return grpc.unary_stream_rpc_method_handler(
-                lambda request, context: self._stream(call, context, request, inner), **coders
+                lambda request, context: self._stream_out(call, context, request, read, inner), **coders
             )
         assert handler.unary_unary is not None  # the service has no call that streams both ways
         inner = handler.unary_unary
         return grpc.unary_unary_rpc_method_handler(
-            lambda request, context: self._answer(call, context, request, inner, streamed=False), **coders
+            lambda request, context: self._answer(call, context, request, read, inner), **coders
         )
 
+    def _unknown(self, call: str, context: grpc.ServicerContext) -> Iterator[bytes]:
+        with self._use(call, context):
+            context.abort(grpc.StatusCode.UNIMPLEMENTED, "there is no such call")
+        yield b""  # not reached: abort raises
+
     def _answer(
-        self, call: str, context: grpc.ServicerContext, request: Any, inner: Callable[..., Any], *, streamed: bool
+        self, call: str, context: grpc.ServicerContext, data: bytes, read: _Read, inner: Callable[..., Any]
     ) -> Any:
         with self._use(call, context) as access:
-            if streamed:
-                request = self._taken(call, context, access, request)
-            else:
-                self._take(call, context, access, request, first=True)
-            reply = inner(request, context)
+            reply = inner(self._take(call, context, access, data, read, first=True), context)
             access.bytes_out += reply.ByteSize()
             return reply
 
-    def _stream(
-        self, call: str, context: grpc.ServicerContext, request: Any, inner: Callable[..., Any]
+    def _stream_in(
+        self, call: str, context: grpc.ServicerContext, pieces: Iterator[bytes], read: _Read, inner: Callable[..., Any]
+    ) -> Any:
+        with self._use(call, context) as access:
+            reply = inner(self._taken(call, context, access, pieces, read), context)
+            access.bytes_out += reply.ByteSize()
+            return reply
+
+    def _stream_out(
+        self, call: str, context: grpc.ServicerContext, data: bytes, read: _Read, inner: Callable[..., Any]
     ) -> Iterator[Any]:
         with self._use(call, context) as access:
-            self._take(call, context, access, request, first=True)
-            for reply in inner(request, context):
+            for reply in inner(self._take(call, context, access, data, read, first=True), context):
                 access.bytes_out += reply.ByteSize()
                 yield reply
 
     def _taken(
-        self, call: str, context: grpc.ServicerContext, access: Access, requests: Iterator[Any]
+        self, call: str, context: grpc.ServicerContext, access: Access, pieces: Iterator[bytes], read: _Read
     ) -> Iterator[Any]:
         first = True
-        for request in requests:
-            self._take(call, context, access, request, first=first)
+        for data in pieces:
+            yield self._take(call, context, access, data, read, first=first)
             first = False
-            yield request
 
-    def _take(self, call: str, context: grpc.ServicerContext, access: Access, request: Any, *, first: bool) -> None:
-        access.bytes_in += request.ByteSize()
-        if not first:
-            return
-        about = request.header if call == "UploadState" else request
-        access.group = about.group
-        access.step = next((getattr(about, name) for name in _STEP_FIELDS if hasattr(about, name)), None)
-        if self._check:
-            reason = why_not(self._job, _identity(context), call, request)
+    def _take(
+        self, call: str, context: grpc.ServicerContext, access: Access, data: bytes, read: _Read, *, first: bool
+    ) -> Any:
+        access.bytes_in += len(data)
+        try:
+            request = read(data)
+        except DecodeError as error:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"is no request of {call}: {error}")
+        if first:
+            about = request.header if call == "UploadState" else request
+            access.group = about.group
+            access.step = next((getattr(about, name) for name in _STEP_FIELDS if hasattr(about, name)), None)
+            reason = why_not(self._job, _identity(context), call, request) if self._check else None
             if reason is not None:
                 context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
+        return request
 
     @contextmanager
     def _use(self, call: str, context: grpc.ServicerContext) -> Iterator[Access]:

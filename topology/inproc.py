@@ -18,7 +18,6 @@ import torch
 from jobspec.model import Group, Job
 from jobspec.model import ShadowNode as ShadowSpec
 from jobspec.recovery_point import read_recovery_point
-from jobspec.sidechannel.log import SideChannelLog
 from jobspec.sidechannel.side_channel_pb2 import Status
 from jobspec.tls.credentials import server_credentials
 from nccl_emu.digits import Digits
@@ -31,7 +30,7 @@ from shadow_rx.access_log import AccessLog
 from shadow_rx.core import ShadowCore
 from shadow_rx.durable.crypto import find_keys
 from shadow_rx.event_log import EventLog, read_losses
-from shadow_rx.logged import LoggedShadowNode
+from shadow_rx.logged import LoggedShadowNode, MessageLog
 from shadow_rx.peer_driver import LocalPeer
 from shadow_rx.peer_resume import resume_from_peers
 from shadow_rx.publisher import DirectPublisher
@@ -167,7 +166,7 @@ class InprocFabric:
             for group in core.groups:
                 losses = read_losses(self._files.events(spec.name), group)
                 core.resume(group, publisher.store.points(group), losses)
-        log = SideChannelLog(self._files.side_channel_log(spec.name, after))
+        log = MessageLog(self._files.side_channel_log(spec.name, after))
         stack.callback(log.close)
         node = LoggedShadowNode(core, lambda: simulation.now, log, publisher, events)
         stack.callback(publisher.store.close)

@@ -3,22 +3,27 @@
 Format: 8 bytes ``CKMTSC`` + version (2 bytes, big-endian), then entries. Each is 9 bytes, big-endian -- kind (1),
 length of the message (4), CRC32C of those 5 bytes and the message (4) -- and the message in protobuf's wire format.
 Kinds: 1 `AttachRequest`, 2 `StateChunk`, 3 `OpenFlowRequest`, 4 `StepRecord`, 5 `ChangeRequest`. Entries are only
-appended, so that what a killed process leaves is readable up to the entry that it was writing.
+appended, so that what a killed process leaves is readable up to the entry that it was writing. Each session of a shadow
+node begins with the 8 bytes: one that is started again cuts off what the one before it left unfinished, and goes on.
+
+A file that has become too large is renamed (`jobspec.rotating_file`). The next one begins with what is in force of each
+group (attach, changes, source ports), so that it can be replayed from a recovery point without the older ones.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from threading import Lock
 from typing import BinaryIO
 
 from google.protobuf.message import DecodeError
 
 from jobspec.frame import crc32c
-from jobspec.private_files import make_private_folder, private
+from jobspec.rotating_file import LogLimits, RotatingFile
 from jobspec.sidechannel.limits import MAX_MESSAGE_BYTES
 from jobspec.sidechannel.side_channel_pb2 import (
     AttachRequest,
@@ -43,6 +48,8 @@ _KINDS: dict[int, type[Message]] = {
     5: ChangeRequest,
 }
 _KIND_OF = {kind: number for number, kind in _KINDS.items()}
+_IN_FORCE = (AttachRequest, ChangeRequest, OpenFlowRequest)
+"""What stays in force until a group attaches again."""
 
 
 class SideChannelLogError(ValueError):
@@ -64,38 +71,125 @@ class Entry:
     """Where it begins in the file: `read_entry` finds it again."""
     message: Message
     """The message."""
+    session: int = 0
+    """Session of the shadow node that it is of, from 0 in each file."""
+
+
+@dataclass(frozen=True)
+class Packed:
+    """A message as it is written: a copy, which later changes of the message leave alone."""
+
+    group: str
+    """DP group that it is about."""
+    kind: type[Message]
+    """Its type."""
+    entry: bytes
+    """The whole entry."""
+
+
+def pack(message: Message) -> Packed:
+    """Return `message` in the form of an entry."""
+    data = message.SerializeToString()
+    head = _HEAD.pack(_KIND_OF[type(message)], len(data))
+    group = message.header.group if isinstance(message, StateChunk) else message.group
+    return Packed(group, type(message), head + _CRC.pack(crc32c(head + data)) + data)
 
 
 class SideChannelLog:
-    """Writes a log; may be used from several threads."""
+    """Writes a log. Not thread-safe."""
 
-    def __init__(self, path: Path) -> None:
-        """Begin a new file at `path`; its folder is made where it is missing. Both are their owner's alone.
+    def __init__(self, path: Path, limits: LogLimits = LogLimits()) -> None:  # noqa: B008
+        """Begin a session at the end of the log at `path`; file and folder are made where they are missing.
 
-        Raises:
-            OSError: it cannot be written.
-        """
-        make_private_folder(path.parent)
-        self._lock = Lock()
-        self._file = open(path, "wb", opener=private)  # noqa: SIM115 - `close` does
-        self._file.write(_MAGIC)
-        self._file.flush()
-
-    def append(self, message: Message) -> None:
-        """Write `message`; a reader sees all of it or nothing.
+        Both are their owner's alone. A log that is damaged before its end is renamed as one that is too large.
 
         Raises:
+            SideChannelLogError: the file is no side-channel log.
             OSError: it cannot be written.
         """
-        data = message.SerializeToString()
-        with self._lock:
-            head = _HEAD.pack(_KIND_OF[type(message)], len(data))
-            self._file.write(head + _CRC.pack(crc32c(head + data)) + data)
-            self._file.flush()
+        self._file = RotatingFile(path, limits)
+        self._in_force: dict[str, list[Packed]] = {}
+        try:
+            end = _end(path) if self._file.size else 0
+            if end is None:
+                self._file.rotate()
+            elif end < self._file.size:
+                self._file.cut(end)
+            self._put(_MAGIC)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def append(self, messages: Iterable[Packed], nbytes: int = 0) -> None:
+        """Write messages, of about `nbytes` bytes together, into one file; a reader sees all of each or nothing.
+
+        Raises:
+            OSError: one cannot be written; those before it are.
+        """
+        if self._file.make_room(nbytes):
+            self._put(_MAGIC + b"".join(known.entry for kept in self._in_force.values() for known in kept))
+        for message in messages:
+            self._put(message.entry)
+            self._remember(message)
+
+    def _remember(self, message: Packed) -> None:
+        kept = self._in_force.setdefault(message.group, [])
+        if message.kind is AttachRequest:
+            kept.clear()
+        if message.kind in _IN_FORCE and message not in kept:
+            kept.append(message)
+
+    def _put(self, data: bytes) -> None:
+        before = self._file.size
+        try:
+            self._file.write(data)
+        except OSError:
+            # Half an entry would make all that follows unreadable.
+            with contextlib.suppress(OSError):
+                self._file.cut(before)
+            raise
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
+
+
+def _end(path: Path) -> int | None:
+    """Return where the whole entries of a log end; None where one before the last is damaged.
+
+    Raises:
+        SideChannelLogError: no such log.
+    """
+    with path.open("rb") as file:
+        _check_magic(file, path)
+        size, last = os.fstat(file.fileno()).st_size, len(_MAGIC)
+        while True:
+            at = file.tell()
+            entry = file.read(_ENTRY_BYTES)
+            if entry.startswith(_MAGIC):
+                file.seek(at + len(_MAGIC))
+                continue
+            if len(entry) < _ENTRY_BYTES:
+                break
+            kind, length = _HEAD.unpack_from(entry)
+            if kind not in _KINDS or length > MAX_MESSAGE_BYTES:
+                return None
+            if at + _ENTRY_BYTES + length > size:
+                break
+            last = at
+            file.seek(length, os.SEEK_CUR)
+    try:
+        # What a power cut tears may have its full length.
+        read_entry(path, last)
+    except SideChannelLogError:
+        return last
+    return at
+
+
+def _check_magic(file: BinaryIO, path: Path) -> None:
+    magic = file.read(len(_MAGIC))
+    if magic != _MAGIC:
+        raise SideChannelLogError(path, 0, f"is no side-channel log of version {VERSION}: it begins with {magic!r}")
 
 
 def read_log(path: Path) -> Iterator[Entry]:
@@ -105,16 +199,19 @@ def read_log(path: Path) -> Iterator[Entry]:
         SideChannelLogError: no such log, or after the whole entries before the damage.
         OSError: it cannot be opened or read.
     """
+    session = 0
     with path.open("rb") as file:
-        magic = file.read(len(_MAGIC))
-        if magic != _MAGIC:
-            raise SideChannelLogError(path, 0, f"is no side-channel log of version {VERSION}: it begins with {magic!r}")
+        _check_magic(file, path)
         while True:
             offset = file.tell()
+            if file.read(len(_MAGIC)) == _MAGIC:
+                session += 1
+                continue
+            file.seek(offset)
             message = _read(file, path, offset)
             if message is None:
                 return
-            yield Entry(offset, message)
+            yield Entry(offset, message, session)
 
 
 def read_entry(path: Path, offset: int) -> Message:

@@ -19,7 +19,7 @@ from jobspec.dtypes import DType
 from jobspec.layout import Layout, ParamSpec, build_layout
 from jobspec.model import Job
 from jobspec.sidechannel import side_channel_pb2 as pb
-from jobspec.sidechannel.log import SideChannelLog
+from jobspec.sidechannel.log import SideChannelLog, pack
 from replay.errors import ReplayError
 from replay.results import ReplayReport
 from replay.run import ReplayOptions
@@ -93,13 +93,13 @@ def log_of(path: Path, job: Job, layout: Layout, changes: Sequence[tuple[int, La
     log = SideChannelLog(path)
     attach = pb.AttachRequest(job=job.name, group="dp0", epoch=1, first_step=first, layout_json=layout.to_json())
     attach.optimizer.CopyFrom(optimizer)
-    log.append(attach)
+    log.append([pack(attach)])
     for flow in job.flows:
-        log.append(pb.OpenFlowRequest(group="dp0", epoch=1, flow_id=flow.id, source_port=PORT))
+        log.append([pack(pb.OpenFlowRequest(group="dp0", epoch=1, flow_id=flow.id, source_port=PORT))])
     for step, changed in changes:
         change = pb.ChangeRequest(group="dp0", epoch=1, effective_step=step, layout_json=changed.to_json())
         change.optimizer.CopyFrom(optimizer)
-        log.append(change)
+        log.append([pack(change)])
     log.close()
     return path
 

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from jobspec.reasons import GapReason
+from jobspec.rotating_file import LogLimits, older_files
 from shadow_rx import event_log
+from shadow_rx.access_log import Access, AccessLog
 from shadow_rx.description import OptimizerPlan
 from shadow_rx.estimate import Load
 from shadow_rx.event_log import SCHEMA, EventLog, event_lines, read_losses
 from shadow_rx.files import FileOperations
+from shadow_rx.health import Part
+from shadow_rx.log_queue import LogQueue
 from shadow_rx.publisher import DirectPublisher
 from shadow_rx.snapshot import Snapshot
-from shadow_rx.status import Attached, OverloadChanged, StepReplicated, StepReport
+from shadow_rx.status import Attached, Gap, OverloadChanged, StepLost, StepReplicated, StepReport
 from shadow_rx.store import RecoveryStore
 from tests.shadow_rx.test_status import StatusRig
 from tests.shadow_rx.twin import make_layout, upload
@@ -105,18 +113,105 @@ def test_an_overload_begins_and_ends_and_says_how_many_nodes_would_do() -> None:
     assert line["event"] == "rejoined"
 
 
-def test_a_log_that_cannot_be_written_stops_by_itself(tmp_path: Path) -> None:
-    if not Path("/dev/full").exists():
-        pytest.skip("no /dev/full here")
+def test_a_full_disk_costs_lines_and_not_the_log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = StatusRig()
-    log = EventLog(Path("/dev/full"))
+    log = EventLog(tmp_path / "events.jsonl")
     rig.node._observe = log
+    write, full = os.write, threading.Event()
+
+    def sometimes(descriptor: int, data: bytes) -> int:
+        if full.is_set():
+            raise OSError(28, "No space left on device")
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", sometimes)
     rig.begin()
+    settle(log, 0)
+    full.set()
+    for _ in range(3):
+        rig.step()
+    settle(log, 3)
+    assert "No space left" in (log.part().trouble or "")
+    assert rig.node.status("dp0").replica_step == 3, "replication goes on"
+    full.clear()
     rig.step()
-    assert rig.node.status("dp0").replica_step == 1, "replication goes on"
-    assert log.error is not None
-    assert "No space left" in log.error
+    rig.step()
     log.close()
+    assert log.part() == Part("events", None, 3)
+    lines = [json.loads(line) for line in (tmp_path / "events.jsonl").read_text().splitlines()]
+    assert [(line["event"], line["step"], line.get("lost_before")) for line in lines] == [
+        ("attached", 0, None), ("uploaded", 0, None), ("replicated", 4, 3), ("replicated", 5, None),
+    ]  # fmt: skip
+
+
+def settle(log: EventLog, lost: int) -> None:
+    """Wait until nothing waits to be written, and so many lines were lost."""
+    deadline = time.monotonic() + 20
+    while log._queue._waiting or log.part().lost < lost:
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+
+
+def test_a_log_whose_thread_dies_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    log = EventLog(tmp_path / "events.jsonl")
+
+    def fails(fields: object) -> None:
+        raise MemoryError("one bad moment")
+
+    monkeypatch.setattr(log._lines, "append", fails)
+    log(OverloadChanged("dp0", 1, 9, True, Load(1.0, 2.0, 0.5)))
+    log.close()
+    log(OverloadChanged("dp0", 1, 9, False, Load(1.0, 2.0, 0.5)))
+    assert "MemoryError" in (log.part().trouble or "")
+    assert log.part().lost == 1
+
+
+def test_nothing_waits_for_a_slow_disk_and_what_waits_is_bounded() -> None:
+    go_on, written = threading.Event(), list[tuple[int, int]]()
+
+    def slow(item: int, lost: int) -> None:
+        assert go_on.wait(20)
+        written.append((item, lost))
+
+    queue = LogQueue[int]("log", slow, most_waiting_bytes=100)
+    for number in range(20):
+        queue.put(number, 30)
+    assert queue.part().lost == 16
+    go_on.set()
+    deadline = time.monotonic() + 20
+    while len(written) < 4:
+        assert time.monotonic() < deadline
+        time.sleep(0.002)
+    while queue._waiting:
+        time.sleep(0.002)
+    queue.put(20, 30)
+    queue.close()
+    assert written == [(0, 0), (1, 0), (2, 0), (3, 0), (20, 16)]
+
+
+def test_an_event_log_does_not_grow_without_end_and_its_losses_are_found(tmp_path: Path) -> None:
+    path, limits = tmp_path / "events.jsonl", LogLimits(1 << 16, 3)
+    log = EventLog(path, limits=limits)
+    for step in range(1, 1001):
+        log(StepLost("dp0", 1, Gap(step, GapReason.LOST_BYTES, "x" * 100)))
+    log.close()
+    files = older_files(path)
+    assert [file.name for file in files] == ["events.jsonl.3", "events.jsonl.2", "events.jsonl.1", "events.jsonl"]
+    assert all(file.stat().st_size <= limits.nbytes for file in files)
+    assert [gap.step for _, gap in read_losses(path, "dp0")] == list(range(1, 1001))
+
+
+def test_processes_share_an_access_log_that_is_renamed(tmp_path: Path) -> None:
+    path, limits = tmp_path / "access.jsonl", LogLimits(1 << 16, 9)
+    logs = [AccessLog(path, lambda: 0.0, limits) for _ in range(2)]
+    for number in range(2000):
+        logs[number % 2].write(Access("user", "restore", "store", step=number))
+    for log in logs:
+        log.close()
+        assert log.part() == Part("access log")
+    steps = [json.loads(line)["step"] for file in older_files(path) for line in file.read_text().splitlines()]
+    assert sorted(steps) == list(range(2000))
+    assert all(file.stat().st_size <= limits.nbytes for file in older_files(path))
 
 
 def test_the_documents_have_the_schema() -> None:

@@ -8,19 +8,22 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import grpc
 import pytest
+import yaml
 
 from jobspec.sidechannel import side_channel_pb2 as pb
 from jobspec.sidechannel import side_channel_pb2_grpc as rpc
 from jobspec.tls import ClientTls, Identity, Role, open_channel, server_name
+from nccl_emu.__main__ import main as rank_main
 from nccl_emu.errors import SideChannelError
 from nccl_emu.side_channel import GrpcSideChannel
+from shadow_rx.__main__ import main as shadow_main
 from shadow_rx.access_log import AccessLog
 from shadow_rx.core import ShadowCore
 from shadow_rx.metrics import MetricsServer
@@ -221,6 +224,34 @@ def test_without_tls_the_log_has_addresses(tmp_path: Path) -> None:
     assert (line["who"], line["what"], line["group"], line["result"]) == ("anonymous", "GetStatus", "dp0", "OK")
 
 
+@pytest.mark.parametrize("secured", [True, False])
+def test_what_cannot_be_read_and_what_there_is_not_is_logged(
+    certificates: TestCertificates, tmp_path: Path, secured: bool
+) -> None:
+    log = AccessLog(tmp_path / "access.jsonl")
+
+    def said(channel: grpc.Channel, call: str, data: bytes) -> str:
+        ask = channel.unary_unary(f"/checkmate.v1.Shadow/{call}", lambda raw: raw, lambda raw: raw)
+        with pytest.raises(grpc.RpcError) as refused:
+            ask(data, timeout=10)
+        return str(refused.value.code().name)
+
+    calls = [("GetStatus", b"\xff\xff"), ("Attach", b"\x0a\xff"), ("UploadState", b"\xff"), ("GetFrames", b"\x07"),
+             ("Nope", b"\xff\xff"), ("GetRecoveryPoint_", b"")]  # fmt: skip
+    with (
+        serving(certificates if secured else None, access_log=log) as server,
+        open_channel(server.address, certificates.client(OPERATOR, EXPECTED) if secured else None) as channel,
+    ):
+        codes = [said(channel, call, data) for call, data in calls]
+    log.close()
+    assert codes == ["INVALID_ARGUMENT"] * 4 + ["UNIMPLEMENTED"] * 2
+    lines = [json.loads(line) for line in log.path.read_text().splitlines()]
+    assert [(line["what"], line["result"]) for line in lines] == [
+        (call, code) for (call, _), code in zip(calls, codes, strict=True)
+    ]
+    assert {line["who"] for line in lines} == {OPERATOR.uri if secured else "anonymous"}
+
+
 def test_peers_under_tls(certificates: TestCertificates) -> None:
     """A shadow node of another job is refused, and both are told."""
     job = make_job(shadows=2)
@@ -290,3 +321,24 @@ def test_an_operator_sees_the_status_of_all_groups(certificates: TestCertificate
                 else:
                     with pytest.raises(grpc.RpcError, match="rank r0 of job test may not call GetNodeStatus"):
                         ask(pb.NodeStatusRequest(), timeout=10)
+
+
+@pytest.mark.parametrize("program", [shadow_main, rank_main])
+def test_a_key_that_others_can_read_is_refused_by_every_program(
+    certificates: TestCertificates, tmp_path: Path, capsys: pytest.CaptureFixture[str], program: Callable[..., int]
+) -> None:
+    files = certificates.options(R0)
+    assert files.key is not None
+    key = tmp_path / "open.key"
+    key.write_bytes(files.key.read_bytes())
+    key.chmod(0o640)
+    (tmp_path / "job.yaml").write_text(yaml.safe_dump(make_job().model_dump(mode="json")))
+    options = {"--job": tmp_path / "job.yaml", "--iface": "lo", "--tls-ca": files.ca, "--tls-cert": files.cert,
+               "--tls-key": key}  # fmt: skip
+    if program is shadow_main:
+        options |= {"--shadow": "sh0", "--listen": "127.0.0.1:0"}
+    else:
+        options |= {"--group": "dp0", "--rank": "0", "--side-channel": "127.0.0.1:1", "--iterations": "1",
+                    "--out": tmp_path / "out"}  # fmt: skip
+    assert program([str(part) for pair in options.items() for part in pair]) != 0
+    assert "open to others than its owner (mode 0640)" in capsys.readouterr().err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from jobspec.recovery_point import decode_manifest, pack_tensors, unpack_tensors
 from jobspec.sidechannel import side_channel_pb2 as pb
 from jobspec.sidechannel import side_channel_pb2_grpc as rpc
 from jobspec.sidechannel.limits import MAX_MESSAGE_BYTES, MAX_RECORD_BYTES
+from jobspec.sidechannel.log import read_log
 from jobspec.sidechannel.upload import state_chunks, state_header
 from jobspec.state import DEFAULT_STATE
 from nccl_emu.errors import SideChannelError
@@ -24,6 +26,8 @@ from nccl_emu.side_channel import GrpcSideChannel
 from shadow_rx import node as node_module
 from shadow_rx.core import ShadowCore
 from shadow_rx.errors import Refusal, ShadowError
+from shadow_rx.event_log import EventLog
+from shadow_rx.logged import LoggedShadowNode, MessageLog
 from shadow_rx.node import ShadowNode
 from shadow_rx.options import ShadowOptions
 from shadow_rx.peer_driver import GrpcPeer
@@ -250,6 +254,55 @@ def test_frames_come_in_while_a_state_is_checked(monkeypatch: pytest.MonkeyPatch
     uploader.join(20)
     assert not waited, "capture waited for an upload"
     assert rig.node.status("dp0").discarded == {"not_for_us": 1}
+
+
+def test_frames_come_in_while_the_disk_of_the_logs_is_slow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither what the ranks tell, nor what happens to steps, is written while the node's lock is held."""
+    rig = NodeRig(None)
+    messages, events = MessageLog(tmp_path / "side-channel.bin"), EventLog(tmp_path / "events.jsonl")
+    rig.node = LoggedShadowNode(rig.core, lambda: rig.now, messages, None, events)
+    write, go_on = os.write, threading.Event()
+
+    def slow(descriptor: int, data: bytes) -> int:
+        assert go_on.wait(20)
+        return write(descriptor, data)
+
+    monkeypatch.setattr(os, "write", slow)
+    done = threading.Event()
+
+    def run() -> None:
+        rig.begin()
+        rig.step()
+        rig.step()
+        done.set()
+
+    worker = threading.Thread(target=run)
+    worker.start()
+    in_time = done.wait(20)
+    go_on.set()
+    worker.join(20)
+    messages.close()
+    events.close()
+    assert in_time, "the node waited for a disk"
+    assert rig.node.status("dp0").replica_step == 2
+    entries = [type(entry.message).__name__ for entry in read_log(tmp_path / "side-channel.bin")]
+    assert entries == ["AttachRequest", "StateChunk", *["OpenFlowRequest"] * 3, *["StepRecord"] * 6]
+    assert (tmp_path / "events.jsonl").read_text().count("\n") == 4
+
+
+def test_a_log_keeps_messages_as_they_were_accepted(tmp_path: Path) -> None:
+    """A rank in the same process may go on to change what it has sent."""
+    log = MessageLog(tmp_path / "side-channel.bin")
+    rig = NodeRig(None)
+    rig.node = LoggedShadowNode(rig.core, lambda: rig.now, log)
+    message = rig.twin.attach(1)
+    sent = pb.AttachRequest()
+    sent.CopyFrom(message)
+    rig.node.attach(message)
+    message.rejoin = True
+    log.close()
+    (entry,) = read_log(tmp_path / "side-channel.bin")
+    assert entry.message == sent
 
 
 def test_what_changed_meanwhile_is_noticed() -> None:

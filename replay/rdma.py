@@ -33,9 +33,9 @@ class RdmaReport:
 
     @property
     def complete(self) -> bool:
-        """Whether there is an all-reduce, each is complete, and the file is whole."""
+        """Whether there is an all-reduce, each is complete, none is open, and the file is whole."""
         found = self.decoded.all_reduces
-        return bool(found) and all(item.complete for item in found) and self.problem is None
+        return bool(found) and all(item.complete for item in found) and not self.decoded.open and self.problem is None
 
 
 def replay_rdma(path: Path, *, use_p2p: bool, dtype: str | None, job: Job | None, progress: Progress) -> RdmaReport:

@@ -1,8 +1,8 @@
-"""NCCL's control writes: a receiver announces a buffer to the sender (struct ncclIbSendFifo of NCCL's net_ib.cc, 2.18).
+"""NCCL's control writes: a receiver announces buffers to the sender (clear to send, struct ncclIbSendFifo).
 
-A receiver writes entries of 32 bytes into the sender's FIFO before data may come: address, size, rkey, number of
-requests, tag, index. The index counts from 1, so that it is the step that the buffer is for, plus one; the tag is the
-rank of the sender.
+A receiver writes entries into the sender's FIFO before data may come: address, size, keys, number of requests, tag,
+index. The index counts from 1, so that it is the step that the buffer is for, plus one; the tag is the rank of the
+sender. The layout changed with NCCL's versions; each has zeros or a small number where another has a key or an address.
 """
 
 from __future__ import annotations
@@ -10,8 +10,27 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
-ENTRY_BYTES = 32
 _MOST_REQUESTS = 8  # NCCL_NET_IB_MAX_RECVS
+_MOST_ROOM = 1 << 40
+
+
+class Layout(NamedTuple):
+    """Where the fields of an entry are."""
+
+    version: str
+    """First NCCL version that has it."""
+    fields: struct.Struct
+    """Address, size, keys, number of requests, tag, index, padding."""
+    keys: int
+    """Remote keys, one per network device that NCCL bonds."""
+
+
+LAYOUTS = (
+    Layout("2.18", struct.Struct("<Qi4sIIQ0s"), 1),
+    Layout("2.20", struct.Struct("<Qi8sII4xQ24s"), 2),
+    Layout("2.24", struct.Struct("<QQ16sIIQ16s"), 4),
+    Layout("2.30", struct.Struct("<QQ32sIIQ0s"), 8),
+)
 
 
 class Announcement(NamedTuple):
@@ -21,6 +40,7 @@ class Announcement(NamedTuple):
     size: int
     """Bytes of the buffer; for LL the size of a slot."""
     rkey: int
+    """Key of the first device."""
     tag: int
     """Rank of the sender of the data (that is, of the receiver of this write)."""
     step: int
@@ -28,15 +48,20 @@ class Announcement(NamedTuple):
 
 
 def announcements(payload: bytes) -> list[Announcement]:
-    """Return the entries of a control write's payload; the empty list when it is none."""
-    size = len(payload)
-    if not size or size % ENTRY_BYTES:
+    """Return the entries of a control write's payload; the empty list when it is none, or of more than one layout."""
+    found = [entries for layout in LAYOUTS if (entries := _read(payload, layout))]
+    return found[0] if len(found) == 1 else []
+
+
+def _read(payload: bytes, layout: Layout) -> list[Announcement]:
+    count, rest = divmod(len(payload), layout.fields.size)
+    if rest or not 0 < count <= _MOST_REQUESTS:
         return []
-    count = size // ENTRY_BYTES
     entries = []
-    for address, room, rkey, requests, tag, index in struct.iter_unpack("<QiIIIQ", payload):
+    for address, room, keys, requests, tag, index, padding in layout.fields.iter_unpack(payload):
         # An index beyond 2^48 or no room at all is data that looks like an entry by chance.
-        if requests != count or count > _MOST_REQUESTS or room <= 0 or not 0 < index < 1 << 48 or not address:
+        plausible = requests == count and 0 < room < _MOST_ROOM and 0 < index < 1 << 48 and address
+        if not plausible or any(padding):
             return []
-        entries.append(Announcement(address, room, rkey, tag, index - 1))
+        entries.append(Announcement(address, room, int.from_bytes(keys[:4], "little"), tag, index - 1))
     return entries

@@ -1,24 +1,33 @@
-"""Everything that one host sends to one queue pair of another: requests, acknowledgements, and what they are for."""
+"""Everything that one host sends to one queue pair of another: first its packets, then what they prove."""
 
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass
 from ipaddress import ip_address
+from itertools import pairwise
 from typing import NamedTuple
 
 from rocev2.control import Announcement, announcements
 from rocev2.headers import RoceFrame
 from rocev2.messages import MessageBuilder, Write
-from rocev2.opcodes import ACKNOWLEDGE, NAMES, REQUESTS, WRITE_ONLY
-from rocev2.protocols import LL
+from rocev2.opcodes import (
+    ENDS,
+    FIRSTS,
+    NAMES,
+    READ_FIRST,
+    READ_REQUEST,
+    REQUESTS,
+    WRITE_FIRST,
+    WRITE_ONLY,
+    WRITE_ONLY_IMM,
+    WRITES,
+)
+from rocev2.protocols import LL, STEPS
 from rocev2.queue_pair import QueuePair
 from rocev2.results import MessageSummary, QueuePairSummary
-from rocev2.steps import StepTable
-
-_MOST_VALUES = 64
-_SURE = 2
-_MOST_ORDERS = 65536
+from rocev2.steps import Step, StepTable
 
 
 class FlowKey(NamedTuple):
@@ -29,225 +38,236 @@ class FlowKey(NamedTuple):
     dest_qp: int
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True)
+class Promise:
+    """What the receiver of a flow announced: the control writes of the other direction of its connection."""
+
+    steps: int
+    """Steps for which it announced a buffer, counted from the first one on."""
+    base: int | None
+    """Address of the buffer of step 0, None unless all entries agree."""
+
+
+class PacketLog:
+    """Takes the packets of one flow, in any order."""
+
+    def __init__(self, key: FlowKey, udp_source: int) -> None:
+        """Start before the first packet."""
+        self.key = key
+        self.udp_source = udp_source
+        self.queue = QueuePair()
+        self.entries: list[Announcement] = []
+        """Receive buffers that it announces."""
+        self.read_mtus: dict[int, int] = {}
+        """PSN of each READ response's first packet -> path MTU."""
+        self.mtu: int | None = None
+        """Payload of packets that others of their message follow; None before one was seen, 0 if they differ."""
+        self._opcodes: Counter[int] = Counter()
+        self._payload_bytes = 0
+        self._base: int | None = None
+        self._foreign = False
+        self._dropped: Counter[str] = Counter()
+
+    def add(self, frame: RoceFrame, order: int, room: int) -> int:
+        """Take a packet.
+
+        Args:
+            frame: the packet.
+            order: its position in the capture; for reports only.
+            room: bytes that may still be kept of payloads that are not of protocol LL.
+
+        Returns:
+            Bytes kept of such a payload.
+        """
+        size, opcode = len(frame.payload), frame.opcode
+        self._opcodes[opcode] += 1
+        self._payload_bytes += size
+        if opcode in FIRSTS:
+            self.mtu = size if self.mtu in (None, size) else 0
+        if opcode == READ_FIRST:
+            self.read_mtus[frame.psn] = size
+        if opcode not in REQUESTS:
+            return 0
+        entries = announcements(frame.payload) if opcode == WRITE_ONLY and frame.length == size else []
+        self.entries += entries
+        plain = opcode in WRITES and not entries and not self._like_lines(frame)
+        keep = opcode in WRITES and (not plain or size <= room)
+        self.queue.add(frame, order, opcode == READ_REQUEST, keep)
+        if plain and not keep:
+            self._dropped["messages"] += opcode in ENDS
+            self._dropped["bytes"] += size
+        return size if plain and keep else 0
+
+    def _like_lines(self, frame: RoceFrame) -> bool:
+        """Return whether a write, and all before it, can be of protocol LL."""
+        if frame.payload and not self._foreign:
+            flag = LL.flag(frame.payload)
+            self._foreign = flag is None
+            if flag is not None and frame.opcode in (WRITE_FIRST, WRITE_ONLY_IMM):
+                base = frame.address - (flag - 1) % STEPS * LL.slot_bytes
+                self._foreign = self._base not in (None, base)
+                self._base = base
+        return not self._foreign
+
+    def promises(self) -> tuple[int, Promise] | None:
+        """Return what it says of the flow that it answers, with the tag that it names: None if it announces no LL."""
+        slots = [entry for entry in self.entries if entry.size == LL.slot_bytes]
+        if not slots:
+            return None
+        bases = {entry.address - entry.step % STEPS * LL.slot_bytes for entry in slots}
+        tag = Counter(entry.tag for entry in slots).most_common(1)[0][0]
+        return tag, Promise(max(entry.step for entry in slots) + 1, bases.pop() if len(bases) == 1 else None)
+
+    def finish(self, promise: Promise | None, read_mtus: Mapping[int, int]) -> Flow:
+        """Return what the packets prove.
+
+        Args:
+            promise: what the receiver announced, None where that was not captured.
+            read_mtus: path MTU by PSN of READ requests, as their responses show it.
+        """
+        builder = MessageBuilder()
+        writes = [write for request in self.queue.requests() for write in builder.feed(request)]
+        builder.flush_into(writes)
+        control = [write for write in writes if _is_control(write)]
+        rest = [write for write in writes if not _is_control(write)]
+        mtu = builder.mtu or _split_mtu(rest)
+        table = None if self._foreign and self._dropped else steps_of(rest, mtu, promise, self._first_psn())
+        kinds = _kinds(control, rest, table is not None)
+        if self._dropped:
+            kinds["plain"] += Counter(self._dropped)
+        return Flow(
+            self.key,
+            self.udp_source,
+            _role(kinds),
+            promise,
+            self.promises(),
+            table,
+            tuple(rest) if table is None else (),
+            builder.mtu,
+            bool(self._dropped),
+            tuple(
+                MessageSummary(self.key.dest_qp, kind, count["messages"], count["bytes"])
+                for kind, count in sorted(kinds.items())
+            ),
+            dict(self._opcodes),
+            self._payload_bytes,
+            self.queue.lost(self.mtu, read_mtus),
+            (self.queue.duplicates, self.queue.conflicting, self.queue.reordered),
+        )
+
+    def _first_psn(self) -> int:
+        return next((request.psn for request in self.queue.requests()), 0)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Flow:
-    """One direction of a connection."""
+    """What one direction of a connection proves."""
 
     key: FlowKey
     udp_source: int
-    queue: QueuePair = field(default_factory=QueuePair)
-    builder: MessageBuilder = field(default_factory=MessageBuilder)
-    table: StepTable = field(default_factory=StepTable)
-    plain: list[Write] = field(default_factory=list)
-    """Messages without flags that are not yet accounted for."""
-    tags: Counter[int] = field(default_factory=Counter)
-    """Tags of the control writes: the rank of the host that they are sent to."""
-    rooms: Counter[int] = field(default_factory=Counter)
-    """Sizes of the receive buffers that were announced in this flow."""
-    orders: list[int] = field(default_factory=list)
-    """Positions in the capture of packets that show that the sender receives: control writes and acknowledgements."""
-    kinds: Counter[str] = field(default_factory=Counter)
-    bytes_by_kind: Counter[str] = field(default_factory=Counter)
-    opcodes: Counter[int] = field(default_factory=Counter)
-    announced: bool = False
-    """Whether its receiver announced buffers of the size of LL slots."""
-    requests: int = 0
-    """Request packets."""
-    controls: int = 0
-    """Those that look like control writes."""
-    packets: int = 0
-    payload_bytes: int = 0
-    first_psn: int | None = None
-    """PSN of its first request in the capture."""
-    consumed: int = 0
-    """First step that no collective has taken yet."""
-    chained: bool = True
-    """Whether every step from the first on is accounted for, so that the phase is certain."""
-    after_all_reduce: bool = False
-    """Whether the step before `consumed` ended an all-reduce."""
-    started: bool = False
-    """Whether a collective has taken or passed a step."""
-    previous_end: int | None = None
-    """Last PSN of the step before `consumed`, if known."""
-    contested: int = 0
-    """First step that no doubtful reading of the steps before reaches."""
-    last_seen: int = -1
-    """Position in the capture of the last packet of the steps before `consumed`."""
-    rank: int | None = None
-    channel: int | None = None
-    _last_single: Write | None = None
-    _taken: list[Write] = field(default_factory=list)
-    """The first messages that were taken for LL, until there are enough of them to be sure."""
-
-    def add(self, frame: RoceFrame, order: int) -> list[Announcement]:
-        """Take a packet of this flow; return the receive buffers that it announces."""
-        entries: list[Announcement] = []
-        self.packets += 1
-        self.payload_bytes += len(frame.payload)
-        self.opcodes[frame.opcode] += 1
-        if frame.opcode in REQUESTS:
-            self.requests += 1
-            if frame.opcode == WRITE_ONLY and frame.length == len(frame.payload):
-                entries = announcements(frame.payload)
-                self._announced(entries, order)
-            if self.first_psn is None:
-                self.first_psn = frame.psn
-            for request in self.queue.add(frame, order):
-                for write in self.builder.feed(request):
-                    self._message(write)
-        elif frame.opcode == ACKNOWLEDGE:
-            self._receives(order)
-        return entries
-
-    def age(self, before: int) -> None:
-        """Take that packets from before position `before` of the capture are not waited for any longer."""
-        for request in self.queue.age(before):
-            for write in self.builder.feed(request):
-                self._message(write)
+    role: str
+    promise: Promise | None
+    """What its receiver announced."""
+    promises: tuple[int, Promise] | None
+    """What it announces itself, and the tag that it names."""
+    table: StepTable | None
+    """Its steps, None where it does not carry data in LL."""
+    plain: tuple[Write, ...]
+    """Its other messages, in PSN order."""
+    mtu: int | None
+    dropped: bool
+    """Whether there were more plain messages than are kept."""
+    messages: tuple[MessageSummary, ...]
+    opcodes: Mapping[int, int]
+    payload_bytes: int
+    lost: tuple[tuple[int, int], ...]
+    copies: tuple[int, int, int]
+    """Duplicates, copies that differ, and packets that the capture has out of order."""
 
     @property
-    def classified(self) -> bool:
-        """Whether it is known what it carries."""
-        return bool(self.kinds) or self.requests == self.controls
-
-    def finish(self) -> None:
-        """Take the end of the capture."""
-        done: list[Write] = []
-        for request in self.queue.flush():
-            done += self.builder.feed(request)
-        self.builder.flush_into(done)
-        for write in done:
-            self._message(write)
-        self.table.finish()
+    def steps(self) -> Mapping[int, Step]:
+        """Its LL steps by number."""
+        return self.table.steps if self.table is not None else {}
 
     @property
-    def is_ll(self) -> bool:
-        """Whether its data messages are of protocol LL."""
-        if self.kinds["plain"] or self.table.unordered:
-            return False
-        if not self.kinds["LL"]:  # empty chunks only, into a buffer for LL
-            return self.kinds["empty"] > 0 and self.announced
-        if self.started or self.announced:
-            return True
-        return not self.table.rebased and not self.doubtful
+    def total(self) -> int:
+        """Steps that were begun: sent, or announced."""
+        return max(self.promise.steps if self.promise is not None else 0, max(self.steps, default=-1) + 1)
 
-    @property
-    def doubtful(self) -> bool:
-        """Whether its only message may be plain data of one value, which look like lines with a flag.
-
-        As a flag it would say a step that is higher than the PSN allows. (The PSN may have wrapped, though.)
-        """
-        if self.announced or self.started or self.kinds["LL"] != 1 or self.kinds["empty"]:
-            return False
-        return min(self.table.steps, default=0) > (self.first_psn or 0)
-
-    @property
-    def is_control(self) -> bool:
-        """Whether it carries control writes and no data."""
-        return bool(self.tags) and not self.kinds["LL"] and not self.kinds["empty"]
-
-    @property
-    def announces_ll(self) -> bool:
-        """Whether it announces receive buffers of the size of LL slots."""
-        return self.rooms[LL.slot_bytes] > 0
-
-    @property
-    def tag(self) -> int | None:
-        """Rank that the control writes name, None without any."""
-        return self.tags.most_common(1)[0][0] if self.tags else None
-
-    def disown(self) -> list[Write]:
-        """Return the messages that were taken for LL but cannot be, as plain ones."""
-        writes, self._taken = self._taken, []
-        self.kinds["plain"] += self.kinds.pop("LL")
-        self.bytes_by_kind["plain"] += self.bytes_by_kind.pop("LL")
-        self.table = StepTable()
-        return writes
-
-    def _announced(self, entries: list[Announcement], order: int) -> None:
-        for entry in entries:
-            if len(self.tags) < _MOST_VALUES:
-                self.tags[entry.tag] += 1
-            if len(self.rooms) < _MOST_VALUES:
-                self.rooms[entry.size] += 1
-        if entries:
-            self.controls += 1
-            self._receives(order)
-
-    def _receives(self, order: int) -> None:
-        self.orders.append(order)
-        if len(self.orders) > _MOST_ORDERS:  # a flow that is no part of a ring: what it showed first does not matter
-            del self.orders[: _MOST_ORDERS // 2]
-
-    def _message(self, write: Write) -> None:
-        if write.single and write.immediate < 0 and announcements(write.pieces[0].payload):
-            self._count("control", write)
-            return
-        if write.bytes == 0:
-            self._count("completion" if write.immediate > 0 else "empty", write)
-            self.table.mtu = self.builder.mtu or self.table.mtu
-            self.table.add(write, None)
-            return
-        flag = _flag(write)
-        if flag is not None and not self.kinds["plain"]:
-            self._learn_mtu(write)
-            if self.table.add(write, flag):
-                self._count("LL", write)
-                if self.kinds["LL"] <= _SURE:
-                    self._taken.append(write)
-                return
-        self._count("plain" if write.first is not None else "fragment", write)
-        self.plain.append(write)
-
-    def _learn_mtu(self, write: Write) -> None:
-        """Learn the MTU where a NIC sends every packet as a message of its own: the address steps by it."""
-        self.table.mtu = self.builder.mtu or self.table.mtu
-        previous, self._last_single = self._last_single, write if write.single and write.immediate < 0 else None
-        if self.table.mtu is None and previous is not None and self._last_single is not None:
-            size = previous.length or 0
-            if size in (256, 512, 1024, 2048, 4096) and previous.address + size == write.address:
-                self.table.mtu = size
-
-    def _count(self, kind: str, write: Write) -> None:
-        self.kinds[kind] += 1
-        self.bytes_by_kind[kind] += write.bytes
-
-    def message_summaries(self) -> list[MessageSummary]:
-        """Return how many messages of each kind there were."""
-        return [
-            MessageSummary(self.key.dest_qp, kind, count, self.bytes_by_kind[kind])
-            for kind, count in sorted(self.kinds.items())
-        ]
-
-    def summary(self) -> QueuePairSummary:
+    def summary(self, rank: int | None, channel: int | None) -> QueuePairSummary:
         """Return what `checkmate inspect` shows of it."""
-        roles = [kind for kind in ("LL", "control", "plain") if self.kinds[kind]]
-        role = roles[0] if len(roles) == 1 else "mixed" if roles else "acknowledgements"
+        duplicates, conflicting, reordered = self.copies
         return QueuePairSummary(
             source=str(ip_address(self.key.source)),
             destination=str(ip_address(self.key.destination)),
             udp_source=self.udp_source,
             dest_qp=self.key.dest_qp,
-            packets=self.packets,
+            packets=sum(self.opcodes.values()),
             payload_bytes=self.payload_bytes,
             opcodes={NAMES[opcode]: count for opcode, count in sorted(self.opcodes.items())},
-            lost=tuple(self.queue.lost),
-            duplicates=self.queue.duplicates,
-            conflicting=self.queue.conflicting,
-            stale=self.queue.stale,
-            reordered=self.queue.reordered,
-            role=role,
-            rank=self.rank,
-            channel=self.channel,
+            lost=self.lost,
+            duplicates=duplicates,
+            conflicting=conflicting,
+            reordered=reordered,
+            role=self.role,
+            rank=rank,
+            channel=channel,
         )
+
+
+def steps_of(writes: list[Write], mtu: int | None, promise: Promise | None, first_psn: int) -> StepTable | None:
+    """Return the steps that messages in PSN order make up; None unless all are of protocol LL."""
+    table = StepTable(mtu, promise.base if promise is not None else None)
+    lines = 0
+    for write in writes:
+        flag = None if write.bytes == 0 else _flag(write)
+        if (write.bytes and flag is None) or not table.add(write, flag):
+            return None
+        lines += write.bytes > 0
+    table.finish()
+    if promise is None:
+        # One message of plain data of one value looks like lines with a flag: that would be a step that is higher than
+        # the PSN allows. (The PSN may have wrapped, though.)
+        doubtful = lines == len(writes) == 1 and min(table.steps, default=0) > first_psn % (1 << 24)
+        if not lines or table.rebased or doubtful:
+            return None
+    return table if table.steps else None
+
+
+def _is_control(write: Write) -> bool:
+    return write.single and write.immediate < 0 and bool(announcements(write.pieces[0].payload))
+
+
+def _kinds(control: list[Write], rest: list[Write], lines: bool) -> dict[str, Counter[str]]:
+    kinds: dict[str, Counter[str]] = {kind: Counter() for kind in ("control",) if control}
+    for write in control:
+        kinds["control"].update(messages=1, bytes=write.bytes)
+    for write in rest:
+        if write.bytes == 0:
+            kind = "completion" if write.immediate > 0 else "empty"
+        else:
+            kind = "LL" if lines else "plain" if write.first is not None else "fragment"
+        kinds.setdefault(kind, Counter()).update(messages=1, bytes=write.bytes)
+    kinds.setdefault("plain", Counter())
+    return {kind: count for kind, count in kinds.items() if count or kind == "plain"}
+
+
+def _role(kinds: Mapping[str, Counter[str]]) -> str:
+    roles = [kind for kind in ("LL", "control", "plain") if kinds.get(kind)]
+    return roles[0] if len(roles) == 1 else "mixed" if roles else "acknowledgements"
+
+
+def _split_mtu(writes: list[Write]) -> int | None:
+    """Return the MTU where a NIC sends every packet as a message of its own: the address steps by it."""
+    for before, after in pairwise(writes):
+        if before.single and after.single and before.immediate < 0 and after.immediate < 0:
+            size = before.length or 0
+            if size in (256, 512, 1024, 2048, 4096) and before.address + size == after.address:
+                return size
+    return None
 
 
 def _flag(write: Write) -> int | None:
     """Return the flag of a message, None unless all its packets carry the same."""
-    flag = LL.flag(write.pieces[0].payload)
-    if flag is None:
-        return None
-    for piece in write.pieces[1:]:
-        if LL.flag(piece.payload) != flag:
-            return None
-    return flag
+    flags = {LL.flag(piece.payload) for piece in write.pieces}
+    return flags.pop() if len(flags) == 1 else None

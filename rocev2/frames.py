@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from packets.checksum import internet_checksum
 from rocev2.headers import UDP_PORT
 from rocev2.icrc import icrc_bytes
-from rocev2.opcodes import AETH, DETH, IMM, KNOWN, RETH
+from rocev2.opcodes import AETH, DETH, IETH, IMM, KNOWN, RDETH, RETH
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +54,8 @@ def body(packet: Transport) -> bytes:
             packet.ack_requested << 31 | packet.psn,
         )
     ]
+    if parts & RDETH:
+        out.append(bytes(4))
     if parts & DETH:
         out.append(struct.pack("!II", 0x80010000, 1))
     if parts & RETH:
@@ -62,6 +64,8 @@ def body(packet: Transport) -> bytes:
         out.append(struct.pack("!I", packet.syndrome << 24 | packet.message_number & 0xFFFFFF))
     if parts & IMM:
         out.append(struct.pack("<I", packet.immediate))
+    if parts & IETH:
+        out.append(struct.pack("!I", packet.rkey))
     return b"".join((*out, packet.payload, bytes(pad)))
 
 

@@ -10,7 +10,7 @@ import struct
 from typing import NamedTuple
 
 from rocev2.icrc import icrc
-from rocev2.opcodes import AETH, ATOMIC_ACK, ATOMIC_ETH, DETH, IMM, KNOWN, RETH, extended_header_bytes
+from rocev2.opcodes import AETH, ATOMIC_ETH, DETH, IMM, KNOWN, RDETH, RETH, extended_header_bytes, unknown
 
 UDP_PORT = 4791
 """UDP destination port of RoCEv2 (IANA)."""
@@ -139,7 +139,7 @@ def _udp(
         return Broken("wrong length")
     opcode = data[start + 8]
     if opcode not in KNOWN:
-        return Broken(f"rtt_probe_vendor_op_0x{opcode:02x}" if opcode >= 0xA0 else f"unknown opcode 0x{opcode:02x}")
+        return Broken(unknown(opcode))
     body = data[start + 8 : stop - 4]
     crc = icrc(network, data[start : start + 8], body)
     if crc != int.from_bytes(data[stop - 4 : stop], "little"):
@@ -157,6 +157,8 @@ def _transport(source_mac: bytes, network: bytes, udp_source: int, body: bytes) 
     address = rkey = length = 0
     immediate = syndrome = -1
     at = 12
+    if parts & RDETH:
+        at += 4
     if parts & DETH:
         at += 8
     if parts & RETH:
@@ -167,8 +169,6 @@ def _transport(source_mac: bytes, network: bytes, udp_source: int, body: bytes) 
     if parts & AETH:
         syndrome = body[at]
         at += 4
-    if parts & ATOMIC_ACK:
-        at += 8
     if parts & IMM:
         immediate = int.from_bytes(body[at : at + 4], "little")
     if len(network) == 20:

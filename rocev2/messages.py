@@ -16,7 +16,6 @@ from rocev2.opcodes import (
     WRITE_MIDDLE,
     WRITE_ONLY,
     WRITE_ONLY_IMM,
-    WRITES,
 )
 from rocev2.queue_pair import Request
 
@@ -76,7 +75,7 @@ class MessageBuilder:
 
     def feed(self, request: Request) -> list[Write]:
         """Take the next packet in PSN order; return the messages that end before it or with it."""
-        psn, order, frame = request
+        psn, order, opcode = request[:3]
         done: list[Write] = []
         gap = self._expected is not None and psn != self._expected
         self._expected = psn + 1
@@ -86,11 +85,7 @@ class MessageBuilder:
         ):
             done.append(current)
             current = self._open = None
-        if frame.opcode not in WRITES:
-            self.flush_into(done)
-            return done
-        piece = Piece(psn, order, frame.payload)
-        opcode = frame.opcode
+        piece = Piece(psn, order, request.payload)
         if opcode in (WRITE_FIRST, WRITE_ONLY, WRITE_ONLY_IMM):
             self.flush_into(done)
             self._begin(piece, request, done)
@@ -104,7 +99,7 @@ class MessageBuilder:
         if opcode != WRITE_MIDDLE:
             current.ended = True
             current.last = psn
-            current.immediate = frame.immediate
+            current.immediate = request.immediate
             self.flush_into(done)
         return done
 
@@ -115,33 +110,31 @@ class MessageBuilder:
             self._open = None
 
     def _begin(self, piece: Piece, request: Request, done: list[Write]) -> None:
-        psn, _, frame = request
-        size = len(frame.payload)
-        write = Write([piece], psn, None, frame.address, frame.rkey, frame.length, frame.immediate)
-        if frame.opcode != WRITE_FIRST:
-            if size != frame.length or size > 4096:
+        psn, size = request.psn, len(request.payload)
+        write = Write([piece], psn, None, request.address, request.rkey, request.length, request.immediate)
+        if request.opcode != WRITE_FIRST:
+            if size != request.length or size > 4096:
                 self.odd += 1
                 return
             write.last, write.ended, write.single = psn, True, True
             done.append(write)
             return
-        if size not in _MTUS or frame.length <= size or self.mtu not in (None, size):
+        if size not in _MTUS or request.length <= size or self.mtu not in (None, size):
             self.odd += 1
             return
         self.mtu = size
-        write.last = psn + -(-frame.length // size) - 1
+        write.last = psn + -(-request.length // size) - 1
         self._open = write
 
     def _fits(self, current: Write | None, request: Request) -> bool:
         """Return whether a MIDDLE or LAST packet can be where it is."""
-        psn, _, frame = request
-        size = len(frame.payload)
-        if frame.opcode == WRITE_MIDDLE:
+        psn, size = request.psn, len(request.payload)
+        if request.opcode == WRITE_MIDDLE:
             if size not in _MTUS or self.mtu not in (None, size):
                 return False
             self.mtu = size
             return current is None or current.last is None or psn < current.last
-        assert frame.opcode in (WRITE_LAST, WRITE_LAST_IMM)
+        assert request.opcode in (WRITE_LAST, WRITE_LAST_IMM)
         if not 0 < size <= (self.mtu or 4096):
             return False
         if current is None or current.length is None or current.first is None:

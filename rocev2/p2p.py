@@ -8,11 +8,16 @@ A p2p message carries no position. It is placed only where there is one possibil
   do not occur in the proven part (else it is a copy of that).
 
 Where it differs from the all-gather it is in conflict, and the all-gather wins.
+
+Which all-reduce it repeats only counting tells, where its bytes do not: there must be exactly one message for each
+all-reduce of the ring, in the order of the PSNs, and nothing else of either may be open or lost.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -27,6 +32,7 @@ from rocev2.results import MissingPsn, P2pMessage
 WORD = 4
 _LEAST_BYTES = 64  # fewer equal bytes prove nothing
 _MOST_MATCHES = 2
+_MOST_COMPARED = 64  # all-reduces that a message is compared with
 
 
 @dataclass(slots=True)
@@ -42,6 +48,9 @@ class PlainMessage:
     """Which of them were captured, shape (bytes,)."""
     lost: list[MissingPsn]
     """Its packets that the capture lacks."""
+    first_psn: int
+    """Unwrapped PSN of its first packet."""
+    last_psn: int
     first_order: int
     last_order: int
 
@@ -72,7 +81,7 @@ def plain_message(key: FlowKey, write: Write, mtu: int | None) -> PlainMessage |
     holes = gaps((piece.psn for piece in write.pieces), first, first + packets - 1)
     lost = [MissingPsn(key.dest_qp, wrap(low), wrap(high)) for low, high in holes]
     orders = [piece.order for piece in write.pieces]
-    return PlainMessage(*key, data, there, lost, min(orders), max(orders))
+    return PlainMessage(*key, data, there, lost, first, first + packets - 1, min(orders), max(orders))
 
 
 class Position(NamedTuple):
@@ -159,6 +168,53 @@ def _matches(message: PlainMessage, value: NDArray[np.uint8], known: NDArray[np.
             return []
     enough = candidates[compared[candidates] >= least]
     return [int(place) * WORD for place in enough[:_MOST_MATCHES]]
+
+
+def match(
+    rows: Sequence[Sequence[PlainMessage]], tensors: Sequence[Tensor], counted: bool, use: bool
+) -> list[tuple[PlainMessage, Position, Tensor | None]]:
+    """Return where messages between the hosts of a ring belong.
+
+    Args:
+        rows: messages by queue pair, in PSN order.
+        tensors: the all-reduces of the ring, in the order of their steps.
+        counted: whether those are all that there were.
+        use: let messages supply what the all-reduces lack.
+    """
+    done: list[tuple[PlainMessage, Position, Tensor | None]] = []
+    for row in rows:
+        paired = counted and len(row) == len(tensors) and _unbroken(row) and len(rows) == 1
+        for number, message in enumerate(row):
+            if paired:
+                tensor: Tensor | None = tensors[number]
+                position = locate(message, tensors[number])
+            else:
+                tensor, position = _by_content(message, tensors)
+            if tensor is not None and position.outcome == "conflict":
+                tensor.p2p_conflicts += position.differing
+            elif use and tensor is not None and position.start is not None:
+                supply(message, tensor, position.start)
+            done.append((message, position, tensor))
+    return done
+
+
+def _unbroken(row: Sequence[PlainMessage]) -> bool:
+    """Return whether no whole message can be lost between those that are there."""
+    return all(before.last_psn + 1 == after.first_psn for before, after in pairwise(row))
+
+
+def _by_content(message: PlainMessage, tensors: Sequence[Tensor]) -> tuple[Tensor | None, Position]:
+    """Return the only tensor that a message fits."""
+    if len(tensors) > _MOST_COMPARED:
+        return None, Position("ambiguous", None)
+    positions = [(tensor, locate(message, tensor)) for tensor in tensors]
+    fits = [(tensor, position) for tensor, position in positions if position.outcome in ("agrees", "supplies")]
+    if len(fits) == 1 and (fits[0][1].outcome == "agrees" or not any(p.outcome == "ambiguous" for _, p in positions)):
+        # A part that nobody saw may hold anything: only a count says that a message belongs there.
+        return fits[0] if fits[0][1].outcome == "agrees" else (None, Position("ambiguous", None))
+    if fits:
+        return None, Position("ambiguous", None)
+    return next((item for item in positions if item[1].outcome != "unrelated"), (None, Position("unrelated", None)))
 
 
 def supply(message: PlainMessage, tensor: Tensor, start: int) -> None:

@@ -5,17 +5,20 @@ An element is covered only when a packet with a proven step and a proven offset 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rocev2.flow import Flow
+from rocev2.found import Found
+from rocev2.parse import Column
 from rocev2.protocols import LL
 from rocev2.psn import gaps, wrap
 from rocev2.results import MissingPsn
 from rocev2.shape import sent_chunk
 from rocev2.steps import Step, connect, offsets
-from rocev2.windows import Found, Window
 
 LINE = LL.line_data
 
@@ -38,8 +41,6 @@ class Tensor:
     """Bytes that only a p2p message shows, shape (bytes,)."""
     extra: bytearray | None = None
     """Bytes supplied by p2p messages, where `from_p2p`."""
-    supplied: bool = False
-    """Whether a p2p message supplied the part that the captured flows cannot show."""
     p2p_conflicts: int = 0
     """Bytes that p2p messages and the all-gather disagree on."""
 
@@ -49,8 +50,17 @@ class Tensor:
         return len(self.lines) * LINE
 
 
-def place(found: Found) -> Tensor:
-    """Return the tensor of an all-reduce; its steps are taken out of the flows."""
+def place(all_reduces: Sequence[Found]) -> list[Tensor]:
+    """Return the tensors of the all-reduces of one ring, in their order."""
+    sizes: dict[Flow, dict[int, int]] = {}
+    for found in all_reduces:
+        for column, first in found.windows:
+            sizes.setdefault(column.flow, {}).update(enumerate(found.sizes(column), first))
+    steps = {flow: _steps(flow, known) for flow, known in sizes.items()}
+    return [_place(found, steps) for found in all_reduces]
+
+
+def _place(found: Found, steps: Mapping[Flow, list[Step]]) -> Tensor:
     count = found.bytes // LINE
     tensor = Tensor(
         found,
@@ -59,45 +69,40 @@ def place(found: Found) -> Tensor:
         np.zeros(count, np.bool_),
         np.zeros(count, np.bool_),
     )
-    for window in found.windows:
-        steps = _take(found, window)
-        tensor.missing_psn += _missing(window, steps)
-        for number, step in enumerate(steps):
-            loop, phase_step = divmod(number, 2 * found.ranks - 2)
+    for column, first in found.windows:
+        row = steps[column.flow][first : first + len(found.loops) * found.per_loop]
+        tensor.missing_psn += _missing(column.flow, row)
+        for number, step in enumerate(row):
+            loop, phase_step = divmod(number, found.per_loop)
             if phase_step >= found.ranks - 1 and step.size:
-                _gather(tensor, window, step, loop, phase_step)
-        window.flow.previous_end = steps[-1].end
+                _gather(tensor, column, step, loop, phase_step)
     tensor.covered &= ~tensor.disputed
     return tensor
 
 
-def _take(found: Found, window: Window) -> list[Step]:
-    """Return the steps of a window with their sizes and, where it follows, their PSNs."""
-    flow, table = window.flow, window.flow.table
-    sizes = found.sizes(window)
-    steps = []
-    for number, size in enumerate(sizes):
-        step = table.steps.pop(window.first + number, None) or Step(window.first + number)
+def _steps(flow: Flow, sizes: Mapping[int, int]) -> list[Step]:
+    """Return all steps of a flow, those of all-reduces with their sizes, and their PSNs where those follow."""
+    assert flow.table is not None
+    row = []
+    for number in range(max(flow.total, max(sizes, default=-1) + 1)):
+        known = flow.steps.get(number)
+        step = replace(known) if known is not None else Step(number)
         if step.size is None:
-            step.size = size
-        steps.append(step)
-    after = table.steps.get(window.first + len(sizes))
-    connect(table, steps, flow.previous_end, None if after is None else after.first)
-    return steps
+            step.size = sizes.get(number)
+        row.append(step)
+    connect(flow.table, row)
+    return row
 
 
-def _gather(tensor: Tensor, window: Window, step: Step, loop: int, phase_step: int) -> None:
+def _gather(tensor: Tensor, column: Column, step: Step, loop: int, phase_step: int) -> None:
     found = tensor.found
     shape = found.loops[loop]
-    chunk = sent_chunk(window.index, phase_step, found.ranks)
-    start = sum(earlier.rest for earlier in found.loops[:loop]) + shape.start(chunk, window.channel)
-    if not found.ring.channels_ordered and found.channels > 1:
-        return
+    chunk = sent_chunk(column.index, phase_step, found.ranks)
+    start = sum(earlier.rest for earlier in found.loops[:loop]) + shape.start(chunk, column.channel)
     first = start // LINE
-    tensor.observable[first : first + shape.size(chunk, window.channel) // LINE] = True
-    if not window.certain:
-        return
-    for offset, piece in offsets(window.flow.table, step):
+    tensor.observable[first : first + shape.size(chunk, column.channel) // LINE] = True
+    assert column.flow.table is not None
+    for offset, piece in offsets(column.flow.table, step):
         at = first + offset // LL.line_bytes
         _write(tensor, at, np.frombuffer(LL.data(piece.payload), np.uint64))
 
@@ -111,12 +116,12 @@ def _write(tensor: Tensor, at: int, lines: NDArray[np.uint64]) -> None:
     tensor.covered[where] = True
 
 
-def _missing(window: Window, steps: list[Step]) -> list[MissingPsn]:
-    """Return the lost packets between the first and the last of a window's steps."""
-    seen = sorted({psn for step in steps for psn in step.seen})
-    first = steps[0].first if steps[0].first is not None else (seen[0] if seen else None)
-    last = steps[-1].end if steps[-1].end is not None else (seen[-1] if seen else None)
+def _missing(flow: Flow, steps: list[Step]) -> list[MissingPsn]:
+    """Return the lost packets between the first and the last of those steps that were begun."""
+    begun = [step for step in steps if step.index < flow.total]
+    seen = sorted({psn for step in begun for psn in step.seen})
+    first = begun[0].first if begun and begun[0].first is not None else (seen[0] if seen else None)
+    last = begun[-1].end if begun and begun[-1].end is not None else (seen[-1] if seen else None)
     if first is None or last is None:
         return []
-    qp = window.flow.key.dest_qp
-    return [MissingPsn(qp, wrap(low), wrap(high)) for low, high in gaps(seen, first, last)]
+    return [MissingPsn(flow.key.dest_qp, wrap(low), wrap(high)) for low, high in gaps(seen, first, last)]

@@ -128,8 +128,6 @@ class QueuePairSummary:
     duplicates: int
     conflicting: int
     """Retransmissions that differ from the first copy; their PSN counts as lost."""
-    stale: int
-    """Packets too old to be compared with; not used."""
     reordered: int
     role: str
     """``LL``, ``control``, ``plain``, ``acknowledgements`` or ``mixed``."""
@@ -156,6 +154,8 @@ class DecodedCapture:
     queue_pairs: tuple[QueuePairSummary, ...]
     unresolved: int = 0
     """Data messages that belong to no all-reduce that could be proven: other collectives, or damaged ones."""
+    open: int = 0
+    """Rings, and loops of all-reduces, that are there but whose place is not proven; `notes` say why."""
     notes: tuple[str, ...] = field(default=())
     """What could not be proven, and why, in sentences."""
 

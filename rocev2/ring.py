@@ -7,14 +7,14 @@ is sent to (net.cc, tpRemoteRank); ring indices count from rank 0 along the ring
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from ipaddress import ip_address
 
 from rocev2.flow import Flow
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Ring:
     """One communicator's ring, as far as the capture shows it."""
 
@@ -22,29 +22,19 @@ class Ring:
     """IP addresses in ring order, each the predecessor of the next; from ring index 0 on where `indexed`."""
     indexed: bool
     """Whether the place in `hosts` is the ring index."""
-    flows: dict[int, list[Flow | None]] = field(default_factory=dict)
+    flows: Mapping[int, tuple[Flow | None, ...]]
     """Data flows by place of the sender, one per channel in channel order; a channel that was not captured is None."""
-    receiving: dict[int, list[Flow]] = field(default_factory=dict)
-    """Control flows by place of their sender."""
-    doubtful: list[Flow] = field(default_factory=list)
-    """Flows along the ring that may be of a channel, or carry something else."""
-    channels: int = 0
-    channels_ordered: bool = True
+    hidden: Mapping[int, tuple[int, ...]]
+    """By place of senders none of whose data were captured: steps that were announced to it, per channel."""
+    channels: int
+    channels_ordered: bool
     """Whether the order of channels is certain."""
 
-    @property
-    def ordered(self) -> bool:
-        """Whether no packet of it has yet come after a later one of its flow."""
-        data = [flow for row in self.flows.values() for flow in row if flow is not None]
-        control = [flow for row in self.receiving.values() for flow in row]
-        return not any(flow.queue.reordered for flow in data + control)
 
-
-def find_rings(flows: Iterable[Flow]) -> tuple[list[Ring], list[str]]:
+def find_rings(everything: list[Flow]) -> tuple[list[Ring], list[str]]:
     """Return the rings among flows, and what keeps others from being one."""
-    everything = list(flows)
-    data = [flow for flow in everything if flow.is_ll]
-    control = [flow for flow in everything if flow.is_control and flow.announces_ll]
+    data = [flow for flow in everything if flow.table is not None]
+    control = [flow for flow in everything if flow.table is None and flow.promises is not None]
     edges = {(flow.key.source, flow.key.destination) for flow in data}
     edges |= {(flow.key.destination, flow.key.source) for flow in control}
     successors: dict[bytes, set[bytes]] = {}
@@ -62,10 +52,7 @@ def find_rings(flows: Iterable[Flow]) -> tuple[list[Ring], list[str]]:
             notes.append(f"the hosts that {ip_address(host)} exchanges LL messages with form no closed ring")
             continue
         seen.update(cycle)
-        ring = _ring(cycle, data, control)
-        links = {(host, cycle[place + 1 - len(cycle)]) for place, host in enumerate(cycle)}
-        ring.doubtful = [flow for flow in everything if flow.doubtful and flow.key[:2] in links]
-        rings.append(ring)
+        rings.append(_ring(cycle, data, control))
     return rings, notes
 
 
@@ -74,6 +61,7 @@ def _cycle(
 ) -> list[bytes] | None:
     """Return the cycle through `host`, None unless every host of it has one successor and one predecessor."""
     cycle = [host]
+    seen = {host}
     while True:
         nexts = successors.get(cycle[-1], set())
         if len(nexts) != 1 or len(predecessors.get(cycle[-1], set())) != 1:
@@ -81,62 +69,58 @@ def _cycle(
         (following,) = nexts
         if following == host:
             return cycle if len(cycle) > 1 else None
-        if following in cycle:
+        if following in seen:
             return None
         cycle.append(following)
+        seen.add(following)
+
+
+def _between(flows: Iterable[Flow], source: bytes, destination: bytes) -> list[Flow]:
+    """Return the flows from a host to another by queue pair number: NCCL connects channel by channel."""
+    chosen = (flow for flow in flows if (flow.key.source, flow.key.destination) == (source, destination))
+    return sorted(chosen, key=lambda flow: flow.key.dest_qp)
 
 
 def _ring(cycle: list[bytes], data: list[Flow], control: list[Flow]) -> Ring:
     zero = _rank_zero(cycle, control)
     if zero is not None:
         cycle = cycle[zero:] + cycle[:zero]
-    ring = Ring(tuple(cycle), zero is not None)
-    columns: dict[int, list[Flow]] = {}
-    for place, host in enumerate(cycle):
-        following = cycle[(place + 1) % len(cycle)]
-        columns[place] = sorted(
-            (flow for flow in data if (flow.key.source, flow.key.destination) == (host, following)),
-            key=lambda flow: flow.key.dest_qp,
-        )
-        ring.receiving[(place + 1) % len(cycle)] = sorted(
-            (flow for flow in control if (flow.key.source, flow.key.destination) == (following, host)),
-            key=lambda flow: flow.key.dest_qp,
-        )
-    ring.channels = max(len(column) for column in columns.values())
-    for place, column in columns.items():
-        reverse = ring.receiving[(place + 1) % len(cycle)]
-        ring.channels = max(ring.channels, len(reverse)) if column else ring.channels
-    for place, column in columns.items():
+    links = list(zip(cycle, cycle[1:] + cycle[:1], strict=True))
+    columns = [_between(data, *link) for link in links]
+    reverses = [_between(control, following, host) for host, following in links]
+    channels = max(
+        max(len(column), len(reverse) if column else 0) for column, reverse in zip(columns, reverses, strict=True)
+    )
+    ordered = True
+    flows: dict[int, tuple[Flow | None, ...]] = {}
+    hidden: dict[int, tuple[int, ...]] = {}
+    for place, (column, reverse) in enumerate(zip(columns, reverses, strict=True)):
         if column:
-            ring.flows[place] = _channels(ring, column, ring.receiving[(place + 1) % len(cycle)])
-    for place, row in ring.flows.items():
-        for channel, flow in enumerate(row):
-            if flow is not None:
-                flow.rank, flow.channel = (place if ring.indexed else None), channel
-    return ring
+            flows[place], certain = _channels(channels, column, reverse)
+            ordered &= certain
+        elif reverse:
+            hidden[place] = tuple(flow.promises[1].steps for flow in reverse if flow.promises is not None)
+    return Ring(tuple(cycle), zero is not None, flows, hidden, channels, ordered)
 
 
-def _channels(ring: Ring, column: list[Flow], reverse: list[Flow]) -> list[Flow | None]:
-    """Return the data flows between two hosts by channel.
+def _channels(channels: int, column: list[Flow], reverse: list[Flow]) -> tuple[tuple[Flow | None, ...], bool]:
+    """Return the data flows between two hosts by channel, and whether that is certain.
 
-    NCCL connects channel by channel, so that queue pair numbers grow with the channel at both ends. Where both ends
-    are seen they must tell the same order.
+    Queue pair numbers grow with the channel at both ends. Where both ends are seen they must tell the same order.
     """
     places = {flow.udp_source: place for place, flow in enumerate(reverse)}
     paired = [places.get(flow.udp_source) for flow in column]
     known = [place for place in paired if place is not None]
-    if len(places) == len(reverse) and known != sorted(known):
-        ring.channels_ordered = False
-    row: list[Flow | None] = [None] * ring.channels
-    if len(column) == ring.channels:
-        row[:] = column
-    elif len(known) == len(column) and len(reverse) == ring.channels and len(set(known)) == len(known):
+    certain = len(places) != len(reverse) or known == sorted(known)
+    if len(column) == channels:
+        return tuple(column), certain
+    row: list[Flow | None] = [None] * channels
+    if len(known) == len(column) and len(reverse) == channels and len(set(known)) == len(known):
         for place, flow in zip(known, column, strict=True):
             row[place] = flow
-    else:
-        ring.channels_ordered = ring.channels == 1
-        row[: len(column)] = column
-    return row
+        return tuple(row), certain
+    row[: len(column)] = column
+    return tuple(row), channels == 1
 
 
 def _rank_zero(cycle: list[bytes], control: list[Flow]) -> int | None:
@@ -144,9 +128,9 @@ def _rank_zero(cycle: list[bytes], control: list[Flow]) -> int | None:
     tags: dict[int, int] = {}
     for place, host in enumerate(cycle):
         before = cycle[place - 1]
-        named = {flow.tag for flow in control if (flow.key.source, flow.key.destination) == (host, before)} - {None}
+        named = {flow.promises[0] for flow in _between(control, host, before) if flow.promises is not None}
         if len(named) == 1:
-            tags[(place - 1) % len(cycle)] = next(tag for tag in named if tag is not None)
+            tags[(place - 1) % len(cycle)] = named.pop()
         elif named:
             return None
     if any(tag >= len(cycle) for tag in tags.values()) or len(set(tags.values())) < len(tags):

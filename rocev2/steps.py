@@ -7,7 +7,6 @@ message, or by the end of the step before; a packet with none of these stays unp
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from rocev2.messages import Piece, Write
@@ -300,27 +299,24 @@ def _fits(offset: int, length: int, size: int, mtu: int | None) -> bool:
     return mtu is None or length == min(mtu, size - offset)
 
 
-def connect(table: StepTable, steps: Iterable[Step], before_end: int | None, after_first: int | None) -> None:
+def connect(table: StepTable, row: list[Step]) -> None:
     """Derive the PSNs where steps of known size begin and end from their neighbours.
 
     Args:
         table: table of the flow.
-        steps: consecutive steps.
-        before_end: last PSN of the step before them, if known.
-        after_first: first PSN of the step after them, if known.
+        row: consecutive steps.
     """
-    row = list(steps)
-    end = before_end
+    end = None
     for place, step in enumerate(row):
+        following = row[place + 1].first if place + 1 < len(row) else None
         if step.first is None and end is not None:
             step.first = end + 1
         if step.end is None:
-            following = row[place + 1].first if place + 1 < len(row) else after_first
             step.end = _end(table, step, following)
-        end = step.end
+        end = None if step.bad else step.end
     for place in range(len(row) - 1, -1, -1):
         step = row[place]
-        following = row[place + 1].first if place + 1 < len(row) else after_first
+        following = row[place + 1].first if place + 1 < len(row) else None
         if step.end is None and following is not None:
             step.end = following - 1
         packets = None if step.size is None else packets_of(step.size, table.mtu)

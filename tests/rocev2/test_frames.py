@@ -17,7 +17,7 @@ from rocev2.headers import Broken, Foreign, RoceFrame, parse
 from rocev2.opcodes import ACKNOWLEDGE, CNP, KNOWN, UD_SEND_ONLY, WRITE_ONLY_IMM
 from rocev2.report import decode
 
-ATOMICS = {0x12, 0x13, 0x14}  # read, never written
+ATOMICS = {0x12, 0x13, 0x14, 0x52, 0x53, 0x54}  # read, never written
 V4 = (Endpoint(bytes(6), bytes((10, 0, 0, 1))), Endpoint(bytes(6), bytes((10, 0, 0, 2))))
 V6 = (Endpoint(bytes(6), bytes(15) + b"\1"), Endpoint(bytes(6), bytes(15) + b"\2"))
 
@@ -113,7 +113,7 @@ def test_signals_are_counted_by_name_and_wrong_icrcs_not_used() -> None:
     packets += [Packet(1000 + n, 0, data, len(data), 0, 1, 0) for n, data in enumerate(extra)]
     packets.append(Packet(2000, 0, b"frame of another link", 21, 0, 113, 0))
     found = decode(packets, use_p2p=False, dtype="float32", file="x")
-    assert found.marks == {"cnp": 1, "nak": 1, "rnr_nak": 1, "rtt_probe_ud_qp1": 1, "ecn_ce": 1, "wrong iCRC": 1}
+    assert found.marks == {"cnp": 1, "nak": 1, "rnr_nak": 1, "ud_qp1": 1, "ecn_ce": 1, "wrong iCRC": 1}
     assert found.other == {"link type 113": 1}
     assert found.all_reduces[0].tensor == capture.tensors[0]
 

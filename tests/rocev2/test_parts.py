@@ -15,9 +15,17 @@ from rocev2.encode import Traffic, add, encode, to_packets
 from rocev2.errors import RoceError
 from rocev2.headers import RoceFrame
 from rocev2.messages import MessageBuilder, Write
-from rocev2.opcodes import WRITE_FIRST, WRITE_LAST, WRITE_LAST_IMM, WRITE_MIDDLE, WRITE_ONLY, WRITE_ONLY_IMM
+from rocev2.opcodes import (
+    READ_REQUEST,
+    WRITE_FIRST,
+    WRITE_LAST,
+    WRITE_LAST_IMM,
+    WRITE_MIDDLE,
+    WRITE_ONLY,
+    WRITE_ONLY_IMM,
+)
 from rocev2.protocols import LL, SIMPLE
-from rocev2.queue_pair import WINDOW, QueuePair
+from rocev2.queue_pair import QueuePair
 from rocev2.report import decode
 from rocev2.shape import GRAINS, Contradiction, LoopShape, Undetermined, loops, sent_chunk, solve
 
@@ -39,29 +47,52 @@ def test_gaps() -> None:
     assert psn.gaps([1, 2], 1, 2) == []
 
 
+def queue_of(*frames: RoceFrame, keep: bool = True) -> QueuePair:
+    queue = QueuePair()
+    for order, item in enumerate(frames):
+        queue.add(item, order, item.opcode == READ_REQUEST, keep)
+    return queue
+
+
 def test_queue_pair_orders_over_the_wrap_and_drops_copies() -> None:
-    queue = QueuePair()
-    numbers = [0xFFFFFE, 1, 0, 0xFFFFFF, 1, 3]
-    for order, number in enumerate(numbers):
-        assert queue.add(request(WRITE_MIDDLE, number, b"x"), order) == []
-    assert [psn.wrap(item.psn) for item in queue.flush()] == [0xFFFFFE, 0xFFFFFF, 0, 1, 3]
-    assert (queue.duplicates, queue.reordered, queue.lost) == (1, 2, [(2, 2)])
+    queue = queue_of(*(request(WRITE_MIDDLE, number, b"x") for number in [0xFFFFFE, 1, 0, 0xFFFFFF, 1, 3]))
+    assert [psn.wrap(item.psn) for item in queue.requests()] == [0xFFFFFE, 0xFFFFFF, 0, 1, 3]
+    assert (queue.duplicates, queue.reordered, queue.lost(None, {})) == (1, 2, ((2, 2),))
 
 
-def test_queue_pair_holds_a_bounded_number_of_packets() -> None:
-    queue = QueuePair()
-    out = [item for n in range(5 * WINDOW) for item in queue.add(request(WRITE_MIDDLE, n, b"x"), n)]
-    assert len(out) >= 3 * WINDOW
-    assert queue.add(request(WRITE_MIDDLE, 0, b"x"), 0) == []
-    assert queue.stale == 1
-    assert len(out) + len(queue.flush()) == 5 * WINDOW
+@given(st.permutations(range(12)), st.sets(st.integers(1, 10)))
+def test_no_order_of_arrival_changes_what_a_queue_pair_holds(numbers: list[int], gone: set[int]) -> None:
+    there = [number for number in numbers if number not in gone]
+    queue = queue_of(*(request(WRITE_MIDDLE, psn.wrap(0xFFFFFA + number), b"x") for number in there))
+    assert [psn.wrap(item.psn - 0xFFFFFA) for item in queue.requests()] == sorted(there)
+    lost = [psn.wrap(number - 0xFFFFFA) for low, high in queue.lost(None, {}) for number in (low, high)]
+    expected = psn.gaps(sorted(there), 0, 11)
+    assert lost == [number for gap in expected for number in gap]
+
+
+@pytest.mark.parametrize(
+    ("length", "next_psn", "mtu", "exact", "lost"),
+    [
+        (2048, 5, 1024, {}, ()),
+        (2048, 6, 1024, {}, ((5, 5),)),
+        (2048, 5, 4096, {3: 1024}, ()),  # the response says more than other packets
+        (0, 4, None, {}, ()),
+        (0, 5, None, {}, ((4, 4),)),
+        (1024, 7, None, {}, ()),  # four packets, if the MTU is 256
+        (1024, 8, None, {}, ((7, 7),)),
+    ],
+)
+def test_a_read_takes_as_many_psns_as_its_response_has_packets(
+    length: int, next_psn: int, mtu: int | None, exact: dict[int, int], lost: tuple[tuple[int, int], ...]
+) -> None:
+    read, after = request(READ_REQUEST, 3, length=length), request(WRITE_ONLY, next_psn, b"x", 1)
+    for frames in ((read, after), (after, read)):
+        assert queue_of(*frames).lost(mtu, exact) == lost
 
 
 def build(*frames: RoceFrame) -> list[Write]:
-    queue, builder = QueuePair(), MessageBuilder()
-    for order, item in enumerate(frames):
-        queue.add(item, order)
-    done = [write for item in queue.flush() for write in builder.feed(item)]
+    builder = MessageBuilder()
+    done = [write for item in queue_of(*frames).requests() for write in builder.feed(item)]
     builder.flush_into(done)
     return done
 
@@ -98,7 +129,6 @@ def test_what_is_left_of_damaged_messages() -> None:
 
 def test_packets_that_do_not_fit_their_place_are_not_used() -> None:
     builder = MessageBuilder()
-    queue = QueuePair()
     bad = [
         request(WRITE_FIRST, 0, bytes(100), 600),  # no path MTU
         request(WRITE_FIRST, 1, bytes(256), 100),  # shorter than its first packet
@@ -106,9 +136,7 @@ def test_packets_that_do_not_fit_their_place_are_not_used() -> None:
         request(WRITE_MIDDLE, 3, bytes(17)),
         request(WRITE_LAST, 4, b""),
     ]
-    for order, item in enumerate(bad):
-        queue.add(item, order)
-    assert [write for item in queue.flush() for write in builder.feed(item)] == []
+    assert [write for item in queue_of(*bad).requests() for write in builder.feed(item)] == []
     assert builder.odd == len(bad)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+from rocev2.control import Announcement, announce
 from rocev2.frames import Transport
 from rocev2.opcodes import (
     ACKNOWLEDGE,
@@ -48,7 +48,15 @@ class Connection:
     """Data from a rank to its successor on one channel, and the control writes back."""
 
     def __init__(
-        self, sender: int, channel: int, tag: int, mtu: int, first_psn: int, late_sizes: bool, split: bool
+        self,
+        sender: int,
+        channel: int,
+        tag: int,
+        mtu: int,
+        first_psn: int,
+        late_sizes: bool,
+        split: bool,
+        control: str,
     ) -> None:
         """Open a connection.
 
@@ -60,6 +68,7 @@ class Connection:
             first_psn: PSN of the first packet in both directions.
             late_sizes: whether large messages have no immediate and an empty message follows.
             split: whether every packet of a message without immediate is a message of its own.
+            control: layout of control writes.
         """
         self.sender = sender
         self.tag = tag
@@ -71,6 +80,7 @@ class Connection:
         self.base = 0x7F0000000000 + 0x100000000 * sender + 0x1000000 * channel
         self.late_sizes = late_sizes
         self.split = split
+        self._layout = control
         self._psn = self._control_psn = first_psn
         self._step = self._announced = 0
 
@@ -82,7 +92,7 @@ class Connection:
         """Return the control write that announces the buffer of the next step."""
         slot = self.base + self._announced % STEPS * LL.slot_bytes
         self._announced += 1
-        entry = struct.pack("<QiIIIQ", slot, LL.slot_bytes, self.rkey, 1, self.tag, self._announced)
+        entry = announce(self._layout, Announcement(slot, LL.slot_bytes, self.rkey, self.tag, self._announced - 1))
         address = 0x7E0000000000 + (self._announced - 1) % STEPS * _CONTROL_STRIDE
         psn, self._control_psn = self._control_psn, wrap(self._control_psn + 1)
         packet = Transport(WRITE_ONLY, self.control_qp, psn, entry, address, 0x1234, len(entry), ack_requested=True)

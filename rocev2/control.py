@@ -20,17 +20,18 @@ class Layout(NamedTuple):
     version: str
     """First NCCL version that has it."""
     fields: struct.Struct
-    """Address, size, keys, number of requests, tag, index, padding."""
-    keys: int
-    """Remote keys, one per network device that NCCL bonds."""
+    """Address, size, remote keys (4 bytes for each device that NCCL bonds), requests, tag, index, padding."""
 
 
 LAYOUTS = (
-    Layout("2.18", struct.Struct("<Qi4sIIQ0s"), 1),
-    Layout("2.20", struct.Struct("<Qi8sII4xQ24s"), 2),
-    Layout("2.24", struct.Struct("<QQ16sIIQ16s"), 4),
-    Layout("2.30", struct.Struct("<QQ32sIIQ0s"), 8),
+    Layout("2.18", struct.Struct("<Qi4sIIQ0s")),
+    Layout("2.20", struct.Struct("<Qi8sII4xQ24s")),
+    Layout("2.24", struct.Struct("<QQ16sIIQ16s")),
+    Layout("2.30", struct.Struct("<QQ32sIIQ0s")),
 )
+
+
+VERSIONS = tuple(layout.version for layout in LAYOUTS)
 
 
 class Announcement(NamedTuple):
@@ -65,3 +66,11 @@ def _read(payload: bytes, layout: Layout) -> list[Announcement]:
             return []
         entries.append(Announcement(address, room, int.from_bytes(keys[:4], "little"), tag, index - 1))
     return entries
+
+
+def announce(version: str, entry: Announcement) -> bytes:
+    """Return the payload of a control write with one entry, in the layout of a version of `VERSIONS`."""
+    fields = LAYOUTS[VERSIONS.index(version)].fields
+    return fields.pack(
+        entry.address, entry.size, entry.rkey.to_bytes(4, "little"), 1, entry.tag, entry.step + 1, b""
+    )  # fmt: skip

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from capture.model import LINKTYPE_ETHERNET, Packet
 from rocev2.connection import Connection, Sent
+from rocev2.control import VERSIONS
 from rocev2.dtypes import canonical, itemsize, numpy_dtype
 from rocev2.errors import RoceError
 from rocev2.frames import Endpoint, frame
@@ -54,6 +55,10 @@ class Traffic:
     """Whether rank 0 sends, after each all-reduce, its chunk 1 again as a plain message (two ranks)."""
     grain: int = GRAINS[0]
     """Chunk alignment in data bytes; see `rocev2.shape`."""
+    forward_again: bool = False
+    """Whether each rank forwards, at the end of a loop, also the chunk that it received last (as FlowCheck's NCCL)."""
+    control: str = "2.18"
+    """Layout of control writes; see `rocev2.control`."""
 
     def __post_init__(self) -> None:
         """Check every field."""
@@ -68,6 +73,8 @@ class Traffic:
             raise RoceError("buckets", self.buckets, "hold an empty one", "give at least 1 element each")
         if self.grain not in GRAINS:
             raise RoceError("grain", self.grain, "is no alignment of NCCL's", f"use one of {GRAINS}")
+        if self.control not in VERSIONS:
+            raise RoceError("control", self.control, "is no layout of control writes", f"use one of {VERSIONS}")
         if self.p2p and self.ranks != 2:
             raise RoceError("p2p", self.p2p, "is made for two ranks", "set ranks to 2")
 
@@ -152,12 +159,21 @@ class _Encoder:
         self.hosts = [self._host(rank) for rank in range(traffic.ranks)]
         self.rows = [
             [
-                Connection(rank, channel, rank, traffic.mtu, traffic.first_psn, traffic.late_sizes, traffic.split)
+                Connection(
+                    rank,
+                    channel,
+                    rank,
+                    traffic.mtu,
+                    traffic.first_psn,
+                    traffic.late_sizes,
+                    traffic.split,
+                    traffic.control,
+                )
                 for channel in range(traffic.channels)
             ]
             for rank in range(traffic.ranks)
         ]
-        self.plain = Connection(0, traffic.channels, 0, traffic.mtu, traffic.first_psn, False, False)
+        self.plain = Connection(0, traffic.channels, 0, traffic.mtu, traffic.first_psn, False, False, traffic.control)
 
     def run(self) -> Capture:
         for elements in self.traffic.prologue:
@@ -214,8 +230,9 @@ class _Encoder:
         reduced = bytearray(elements * size)
         for start, shape in loops(elements * size, traffic.ranks, traffic.channels, traffic.grain):
             carried: dict[tuple[int, int], bytes] = {}
-            self._announce_all(min(STEPS, 2 * traffic.ranks - 2))
-            for step in range(2 * traffic.ranks - 2):
+            steps = 2 * traffic.ranks - 2 + traffic.forward_again
+            self._announce_all(min(STEPS, steps))
+            for step in range(steps):
                 queues = []
                 for rank in range(traffic.ranks):
                     for channel in range(traffic.channels):
@@ -228,7 +245,7 @@ class _Encoder:
                             reduced[low:high] = data
                         gather = low if step >= traffic.ranks - 1 else None
                         queues.append((rank, channel, data, gather))
-                if step + STEPS < 2 * traffic.ranks - 2:
+                if step + STEPS < steps:
                     self._announce_all(1)
                 carried = {((rank + 1) % traffic.ranks, channel): data for rank, channel, data, _ in queues}
                 self._step(queues, number)

@@ -29,6 +29,8 @@ from rocev2.queue_pair import QueuePair
 from rocev2.results import MessageSummary, QueuePairSummary
 from rocev2.steps import Step, StepTable
 
+_MOST_AHEAD = 256  # requests that a connection can have open (NCCL_NET_MAX_REQUESTS * NCCL_NET_IB_MAX_RECVS)
+
 
 class FlowKey(NamedTuple):
     """Identity of a flow."""
@@ -134,7 +136,7 @@ class PacketLog:
         table = None if self._foreign and self._dropped else steps_of(rest, mtu, promise, self._first_psn())
         kinds = _kinds(control, rest, table is not None)
         if self._dropped:
-            kinds["plain"] += Counter(self._dropped)
+            kinds.setdefault("plain", Counter()).update(self._dropped)
         return Flow(
             self.key,
             self.udp_source,
@@ -192,7 +194,13 @@ class Flow:
     @property
     def total(self) -> int:
         """Steps that were begun: sent, or announced."""
-        return max(self.promise.steps if self.promise is not None else 0, max(self.steps, default=-1) + 1)
+        announced = self.promise.steps if self.promise is not None else 0
+        return max(self.sent, min(announced, self.sent + _MOST_AHEAD))
+
+    @property
+    def sent(self) -> int:
+        """Steps up to the last one that was captured."""
+        return max(self.steps, default=-1) + 1
 
     def summary(self, rank: int | None, channel: int | None) -> QueuePairSummary:
         """Return what `checkmate inspect` shows of it."""
@@ -248,8 +256,7 @@ def _kinds(control: list[Write], rest: list[Write], lines: bool) -> dict[str, Co
         else:
             kind = "LL" if lines else "plain" if write.first is not None else "fragment"
         kinds.setdefault(kind, Counter()).update(messages=1, bytes=write.bytes)
-    kinds.setdefault("plain", Counter())
-    return {kind: count for kind, count in kinds.items() if count or kind == "plain"}
+    return kinds
 
 
 def _role(kinds: Mapping[str, Counter[str]]) -> str:

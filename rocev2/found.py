@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from ipaddress import ip_address
 
-from rocev2.flow import Flow
 from rocev2.parse import WIRE_PER_DATA, Column, Loop, Reading, Unreadable, read
 from rocev2.protocols import LL
 from rocev2.ring import Ring
@@ -80,25 +79,29 @@ def find(ring: Ring, totals: frozenset[int]) -> Findings:
     name = "the ring of " + ", ".join(str(ip_address(host)) for host in ring.hosts)
     if not ring.channels_ordered:
         return Findings(ring, (), 1, steps, False, (f"{name} does not tell which queue pair is which channel",))
+    # A rank may forward once more the chunk that it received last: then all ranks send the same data.
+    again = _sent_by_all(ring)
+    forwarded = _forwarding(ring) if again else None
     try:
-        # A rank may forward once more the chunk that it received last: then all ranks send the same data.
-        reading = read(ring, 2 * ranks - 1) if _sent_by_all(ring) else None
-        if reading is None or not _forwards(reading, ranks):
-            reading = read(ring, 2 * ranks - 2)
+        reading = forwarded or read(ring, 2 * ranks - 2)
     except Unreadable as reason:
         return Findings(ring, (), 1, steps, False, (f"{name} {reason}",))
     groups = list(_groups(reading, totals))
-    confirmed = _confirmed(ring, reading)
+    confirmed = _confirmed(ring, reading) and (forwarded is not None or not again)
     heard = _heard(ring, reading)
     found, open_loops = [], 0
-    for group, follows in groups:
+    for group, cut_by_total in groups:
         shapes = tuple(loop.shape for loop in group if loop.shape is not None)
         windows = tuple(zip(reading.columns, group[0].first, strict=False))
         item = Found(ring, group[0].channels, shapes, reading.per_loop, windows)
-        tied = any(not shape.uniform for shape in shapes) and not (shapes[-1].full and not follows)
+        # A last loop of full size may go on behind the end of the capture.
+        tied = any(not shape.uniform for shape in shapes) and not shapes[-1].full
         if not any(first + ranks - 1 < column.flow.total for column, first in windows):
             continue  # no rank has sent, or was asked for, reduced data
-        if len(shapes) == len(group) and heard and all(loop.certain for loop in group) and (tied or confirmed):
+        certain = len(shapes) == len(group) and all(loop.certain for loop in group)
+        certain = certain and (group[0].joined or group[0].begins)
+        certain = certain and (cut_by_total or group[-1].ends or not shapes[-1].full)
+        if certain and heard and (tied or confirmed):
             found.append(item)
         else:
             open_loops += len(group)
@@ -114,26 +117,24 @@ def find(ring: Ring, totals: frozenset[int]) -> Findings:
 
 
 def _groups(reading: Reading, totals: frozenset[int]) -> Iterable[tuple[list[Loop], bool]]:
-    """Yield the loops of each all-reduce, with whether other steps of the same flows follow."""
+    """Yield the loops of each all-reduce, with whether it is known by its size that it ends there."""
     loops = list(reading.loops)
     place = 0
     while place < len(loops):
         group = [loops[place]]
-        unknown = False  # whether one of no known size may be a full one, so that the next belongs to it
-        while place + len(group) < len(loops):
+        done = False
+        while not done and place + len(group) < len(loops):
             last, following = group[-1], loops[place + len(group)]
             if not following.joined or following.channels != last.channels:
                 break
-            sizes = [loop.shape.rest for loop in group if loop.shape is not None]
-            unknown |= last.shape is None
-            if not unknown and ((last.shape is not None and not last.shape.full) or sum(sizes) in totals):
+            shapes = [loop.shape for loop in group if loop.shape is not None]
+            if last.shape is not None and not last.shape.full:
                 break
-            if unknown and following.shape is not None and last.shape is not None and not last.shape.full:
-                break
-            group.append(following)
+            done = len(shapes) == len(group) and sum(shape.rest for shape in shapes) in totals
+            if not done:
+                group.append(following)  # one of no known size may be a full one, so that the next belongs to it
         place += len(group)
-        end = [step + reading.per_loop for step in group[-1].first]
-        yield group, all(step < column.flow.total for step, column in zip(end, reading.columns, strict=False))
+        yield group, done
 
 
 def _confirmed(ring: Ring, reading: Reading) -> bool:
@@ -145,9 +146,8 @@ def _confirmed(ring: Ring, reading: Reading) -> bool:
     ends: dict[int, bool] = {}
     for column in reading.columns:
         flow = column.flow
-        sent = max(flow.steps, default=-1) + 1
         ends[column.channel] = ends.get(column.channel, False) or (
-            flow.promise is not None and flow.promise.steps == sent == flow.total
+            flow.promise is not None and flow.promise.steps == flow.sent
         )
     if not all(ends.values()) or len(ends) < ring.channels:
         return False
@@ -182,14 +182,14 @@ def _surplus(ring: Ring, reading: Reading) -> int:
     )
 
 
-def _content(step: Step) -> bytes | None:
-    """Return what tells the data of a step from others, None where too little is there, or it is all alike."""
-    if step.bad or not step.size or step.first is None or step.data_last is None:
+def _content(step: Step | None) -> bytes | None:
+    """Return the data of a step, None where they are not all there, too few, or all alike."""
+    if step is None or step.bad or not step.size or step.first is None or step.data_last is None:
         return None
     pieces = sorted((piece for _, piece in step.addressed + step.placed), key=lambda piece: piece.psn)
     if not pieces or len(pieces) != step.data_last - step.first + 1:
         return None
-    data = LL.data(pieces[0].payload) + LL.data(pieces[-1].payload)
+    data = LL.data(pieces[0].payload)[:_LEAST_CONTENT] + LL.data(pieces[-1].payload)[-_LEAST_CONTENT:]
     if len(data) < _LEAST_CONTENT or len({data[at : at + 4] for at in range(0, len(data), 4)}) < _LEAST_CONTENT // 8:
         return None
     return b"".join(LL.data(piece.payload) for piece in pieces)
@@ -211,20 +211,23 @@ def _sent_by_all(ring: Ring) -> bool:
     return False
 
 
-def _forwards(reading: Reading, ranks: int) -> bool:
-    """Return whether the last steps of loops repeat what the ranks before sent last, as far as can be seen."""
-    by_place: dict[tuple[int, int], Flow] = {(c.index, c.channel): c.flow for c in reading.columns}
+def _forwarding(ring: Ring) -> Reading | None:
+    """Return the reading in which ranks forward once more what they received last, if the data bear it out."""
+    ranks = len(ring.hosts)
+    try:
+        reading = read(ring, 2 * ranks - 1)
+    except Unreadable:
+        return None
     equal = 0
     for loop in reading.loops:
-        for column, first in zip(reading.columns, loop.first, strict=False):
-            before = by_place[(column.index - 1) % ranks, column.channel]
-            starts = {(c.index, c.channel): start for c, start in zip(reading.columns, loop.first, strict=False)}
-            sent = column.flow.steps.get(first + 2 * ranks - 2)
-            received = before.steps.get(starts[(column.index - 1) % ranks, column.channel] + 2 * ranks - 3)
-            contents = [_content(step) if step is not None else None for step in (sent, received)]
-            if None in contents:
+        starts = {(c.index, c.channel): (c, first) for c, first in zip(reading.columns, loop.first, strict=False)}
+        for column, first in starts.values():
+            before, start = starts[(column.index - 1) % ranks, column.channel]
+            sent = _content(column.flow.steps.get(first + 2 * ranks - 2))
+            received = _content(before.flow.steps.get(start + 2 * ranks - 3))
+            if sent is None or received is None:
                 continue
-            if contents[0] != contents[1]:
-                return False
+            if sent != received:
+                return None
             equal += 1
-    return equal > 0
+    return reading if equal else None

@@ -32,6 +32,8 @@ from rocev2.results import MissingPsn, P2pMessage
 WORD = 4
 _LEAST_BYTES = 64  # fewer equal bytes prove nothing
 _MOST_MATCHES = 2
+_MOST_BYTES = 16 << 20  # of a message
+_MOST_LOST = 64  # bytes for each one that was captured
 _MOST_COMPARED = 64  # all-reduces that a message is compared with
 
 
@@ -56,11 +58,11 @@ class PlainMessage:
 
 
 def plain_message(key: FlowKey, write: Write, mtu: int | None) -> PlainMessage | None:
-    """Return a message by offset, None when its size is not known."""
+    """Return a message by offset, None when its size is not known, or nearly all of it is lost."""
     length = write.length
     if length is None:
         length = write.immediate if write.immediate > 0 and write.ended else None
-    if length is None or length > 1 << 30:
+    if length is None or length > min(_MOST_BYTES, _MOST_LOST * write.bytes):
         return None
     tail = write.pieces[-1]
     data = np.zeros(length, np.uint8)

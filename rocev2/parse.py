@@ -22,9 +22,12 @@ from rocev2.shape import Contradiction, LoopShape, Undetermined, sent_chunk, sol
 from rocev2.steps import Step
 
 WIRE_PER_DATA = LL.line_bytes // LL.line_data
-_MOST_STATES = 20000  # beside those of one straight path
+_MOST_WORK = 1_000_000  # states looked at, times columns, times ways to leave a step out
+_MOST_CHANNELS = 64  # MAXCHANNELS
+_MOST_LOST = 64  # steps for each one that was captured
 _LATE = "begins after step 0: which steps of its ranks belong together cannot be told"
 _MANY = "has too many readings"
+_LOST = "lacks too many steps, or has too many channels"
 _NONE = "has steps that are no sequence of collectives"
 
 State = tuple[int, ...]
@@ -54,6 +57,10 @@ class Loop:
     """Whether all of the best readings have it."""
     joined: bool
     """Whether it follows the loop before it without a step between them."""
+    begins: bool
+    """Whether in no other reading one of full size, or of no known size, is just before it."""
+    ends: bool
+    """Whether in no other reading a loop of as many channels is just behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,6 +97,9 @@ def read(ring: Ring, per_loop: int) -> Reading:
         )
         if any(min(column.flow.steps, default=0) >= per_loop for column in columns):
             raise Unreadable(_LATE)
+        captured = sum(len(column.flow.steps) for column in columns)
+        if sum(column.flow.total for column in columns) > _MOST_LOST * captured or ring.channels > _MOST_CHANNELS:
+            raise Unreadable(_LOST)
         try:
             found.append(_Search(ranks, ring.channels, columns, per_loop).best())
         except Unreadable as error:
@@ -107,6 +117,55 @@ Edge = tuple[State, int, int]
 """Where a move leads, what it costs, and the channels of the loop that it takes (0: none)."""
 
 
+class _Graph:
+    """Moves between states, and which of them are in readings that cost at most a limit."""
+
+    def __init__(
+        self, start: State, end: State, least: dict[State, int], edges: dict[State, list[Edge]], limit: int
+    ) -> None:
+        self.limit = limit
+        self._start = start
+        self._end = end
+        self._order = sorted(edges, key=sum)
+        rest = {end: 0}  # least cost from a state to the end
+        for state in reversed(self._order):
+            costs = [price + rest[after] for after, price, _ in edges[state] if after in rest]
+            if costs:
+                rest[state] = min(costs)
+        self._edges = {
+            state: [
+                (after, price, channels)
+                for after, price, channels in edges[state]
+                if after in rest and least[state] + price + rest[after] <= limit
+            ]
+            for state in self._order
+        }
+
+    def path(self) -> Iterator[tuple[State, int]]:
+        """Yield the loops of one reading: state and channels."""
+        state = self._start
+        while state != self._end:
+            after, _, channels = self._edges[state][0]
+            if channels:
+                yield state, channels
+            state = after
+
+    def uses(self, cuts: list[int]) -> Counter[tuple[int, State]]:
+        """Return how many readings have each loop (channels, first steps); (0, ()) counts all readings."""
+        ends = {self._end: 1}  # ways from a state to the end
+        for state in reversed(self._order):
+            if state != self._end:
+                ends[state] = sum(ends.get(after, 0) for after, _, _ in self._edges[state])
+        ways: Counter[State] = Counter({self._start: 1})  # ways from the start to a state
+        through: Counter[tuple[int, State]] = Counter({(0, ()): ends[self._start]})
+        for state in self._order:
+            for after, _, channels in self._edges[state] if ways[state] else ():
+                ways[after] += ways[state]
+                if channels:
+                    through[channels, state[: cuts[channels]]] += ways[state] * ends.get(after, 0)
+        return through
+
+
 class _Search:
     def __init__(self, ranks: int, channels: int, columns: tuple[Column, ...], per_loop: int) -> None:
         self.ranks = ranks
@@ -115,6 +174,7 @@ class _Search:
         self.per_loop = per_loop
         self.totals: State = tuple(column.flow.total for column in columns)
         self.cuts = [sum(column.channel < count for column in columns) for count in range(channels + 1)]
+        self._doubted = False
         self._shapes: dict[tuple[int, State], LoopShape | str | None] = {}
         below = {(column.index, column.channel): number for number, column in enumerate(columns)}
         self._nested = [
@@ -125,73 +185,61 @@ class _Search:
 
     def best(self) -> Reading:
         """Return the best reading."""
+        best = self._explore(doubtful=True, limit=None)
+        # What is lost may be worth less than it costs: then any reading that would be as good is one more.
+        every = self._explore(doubtful=False, limit=best.limit) if self._doubted else best
+        uses = every.uses(self.cuts)
+        loops: list[Loop] = []
+        for state, channels in best.path():
+            first = state[: self.cuts[channels]]
+            shape = self._shape(channels, first)
+            joined = bool(loops) and [step + self.per_loop for step in loops[-1].first] == list(first)
+            known = shape if isinstance(shape, LoopShape) else None
+            before = tuple(step - self.per_loop for step in first)
+            earlier = self._shape(channels, before) if uses[channels, before] else None
+            begins = earlier is None or (isinstance(earlier, LoopShape) and not earlier.full)
+            ends = not uses[channels, tuple(step + self.per_loop for step in first)]
+            loops.append(Loop(first, channels, known, uses[channels, first] == uses[0, ()], joined, begins, ends))
+        return Reading(self.columns, self.per_loop, tuple(loops), best.limit)
+
+    def _explore(self, doubtful: bool, limit: int | None) -> _Graph:
+        """Return the readings that cost at most `limit`, or as little as possible.
+
+        Args:
+            doubtful: whether doubt about loops that lack steps costs something.
+            limit: None: the cost of the best reading.
+        """
         start: State = (0,) * len(self.columns)
         least: dict[State, int] = {start: 0}
         edges: dict[State, list[Edge]] = {}
         queue = [(self._bound(start) or 0, 0, start)]
-        cost: int | None = None
-        most = _MOST_STATES + sum(self.totals)
+        most = _MOST_WORK // (len(self.columns) * self.channels * self.ranks)
         while queue:
             estimate, _, state = heappop(queue)
-            if cost is not None and estimate > cost:
+            if limit is not None and estimate > limit:
                 break
             if state in edges:
                 continue
-            if state == self.totals:
-                cost = estimate
-                edges[state] = []
-                continue
             if len(edges) >= most:
                 raise Unreadable(_MANY)
-            edges[state] = list(self._moves(state))
-            for after, price, _ in edges[state]:
+            edges[state] = []
+            if state == self.totals:
+                limit = estimate if limit is None else limit
+                continue
+            for after, price, channels in self._moves(state):
+                if channels and doubtful:
+                    doubt = self._doubt(channels, state)
+                    price = max(price, doubt)
+                    self._doubted |= doubt > 0
+                edges[state].append((after, price, channels))
                 rest = self._bound(after)
                 total = least[state] + price
                 if rest is not None and total < least.get(after, total + 1):
                     least[after] = total
                     heappush(queue, (total + rest, -sum(after), after))
-        if cost is None:
+        if limit is None or self.totals not in edges:
             raise Unreadable(_NONE)
-        return self._reading(least, edges, cost)
-
-    def _reading(self, least: dict[State, int], edges: dict[State, list[Edge]], cost: int) -> Reading:
-        """Return one of the best readings, with what is in all of them."""
-        order = sorted(edges, key=sum)
-        on_best = {
-            state: [edge for edge in edges[state] if least.get(edge[0]) == least[state] + edge[1]] for state in order
-        }
-        ends: dict[State, int] = {self.totals: 1}  # best ways from a state to the end
-        for state in reversed(order):
-            if state != self.totals:
-                ends[state] = sum(ends.get(after, 0) for after, _, _ in on_best[state])
-        ways: Counter[State] = Counter({order[0]: 1})  # best ways from the start to a state
-        through: Counter[tuple[int, State]] = Counter()
-        for state in order:
-            for after, _, channels in on_best[state] if ends[state] else ():
-                ways[after] += ways[state]
-                if channels:
-                    through[channels, state[: self.cuts[channels]]] += ways[state] * ends.get(after, 0)
-        every = ends[order[0]]
-        loops: list[Loop] = []
-        state = order[0]
-        while state != self.totals:
-            after, _, channels = next(edge for edge in on_best[state] if ends.get(edge[0], 0))
-            if channels:
-                first = state[: self.cuts[channels]]
-                shape = self._shape(channels, first)
-                before = loops[-1] if loops else None
-                joined = before is not None and [step + self.per_loop for step in before.first] == list(first)
-                loops.append(
-                    Loop(
-                        first,
-                        channels,
-                        shape if isinstance(shape, LoopShape) else None,
-                        through[channels, first] == every,
-                        joined,
-                    )
-                )
-            state = after
-        return Reading(self.columns, self.per_loop, tuple(loops), cost)
+        return _Graph(start, self.totals, least, edges, limit)
 
     def _bound(self, state: State) -> int | None:
         """Return how many steps must at least be left to other collectives from here on; None: no reading can end."""
@@ -202,7 +250,7 @@ class _Search:
         bound = 0
         for low, high in zip(self.cuts, self.cuts[1:], strict=False):
             part = rest[low:high]
-            bound += sum(max(0, steps - min(part) - slack) for steps in part)
+            bound += sum(part) - len(part) * min(part, default=0)
         return bound
 
     def _moves(self, state: State) -> Iterator[Edge]:
@@ -218,7 +266,8 @@ class _Search:
             else:
                 continue
             if self._shape(channels, state[:cut]) is not None:
-                yield after, self._doubt(channels, state), channels
+                # What is left at the end may be the beginning of a loop, or something else: both cost the same.
+                yield after, sum(rest) if min(rest[:cut]) < self.per_loop else 0, channels
         seen: set[State] = set()
         for channels in range(1, self.channels + 1):
             cut = self.cuts[channels]

@@ -270,8 +270,8 @@ class StepTable:
             upper = min(upper, before + psn - previous.data_last)  # a step takes one packet at least
         elif after is None and previous is not None:
             return None
-        fits = [index for index in range(before + 1, upper + 1) if index % STEPS == slot]
-        return fits[0] if rest == 0 and len(fits) == 1 else None
+        first = before + 1 + (slot - before - 1) % STEPS
+        return first if rest == 0 and 0 <= slot < STEPS and first <= upper < first + STEPS else None
 
 
 def offsets(table: StepTable, step: Step) -> list[tuple[int, Piece]]:

@@ -77,6 +77,8 @@ def find(ring: Ring, totals: frozenset[int]) -> Findings:
     ranks = len(ring.hosts)
     steps = sum(len(flow.steps) for row in ring.flows.values() for flow in row if flow is not None)
     name = "the ring of " + ", ".join(str(ip_address(host)) for host in ring.hosts)
+    if not ring.flows:
+        return Findings(ring, (), 0, 0, False, ())
     if not ring.channels_ordered:
         return Findings(ring, (), 1, steps, False, (f"{name} does not tell which queue pair is which channel",))
     # A rank may forward once more the chunk that it received last: then all ranks send the same data.
@@ -164,21 +166,17 @@ def _loops_of(reading: Reading, channel: int) -> int:
 def _heard(ring: Ring, reading: Reading) -> bool:
     """Return whether ranks whose data were not captured were asked for enough steps to take part."""
     return all(
-        announced + reading.per_loop > _loops_of(reading, channel) * reading.per_loop
-        for row in ring.hidden.values()
-        for channel, announced in enumerate(row)
+        announced is not None and announced + reading.per_loop > _loops_of(reading, channel) * reading.per_loop
+        for (_, channel), announced in ring.hidden.items()
+        if _loops_of(reading, channel)
     )
 
 
 def _surplus(ring: Ring, reading: Reading) -> int:
     """Return how many more steps were announced to a rank that was not captured than the all-reduces have."""
     return max(
-        (
-            announced - _loops_of(reading, channel) * reading.per_loop
-            for row in ring.hidden.values()
-            for channel, announced in enumerate(row)
-        ),
-        default=0,
+        ((announced or 0) - _loops_of(reading, channel) * reading.per_loop)
+        for (_, channel), announced in (*ring.hidden.items(), ((0, 0), 0))
     )
 
 

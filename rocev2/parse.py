@@ -185,10 +185,10 @@ class _Search:
 
     def best(self) -> Reading:
         """Return the best reading."""
-        best = self._explore(doubtful=True, limit=None)
-        # What is lost may be worth less than it costs: then any reading that would be as good is one more.
-        every = self._explore(doubtful=False, limit=best.limit) if self._doubted else best
-        uses = every.uses(self.cuts)
+        best = self._explore(doubtful=True)
+        # What is lost may be worth less than it costs: what is certain is in all of the best readings either way.
+        both = [best, self._explore(doubtful=False)] if self._doubted else [best]
+        uses = [graph.uses(self.cuts) for graph in both]
         loops: list[Loop] = []
         for state, channels in best.path():
             first = state[: self.cuts[channels]]
@@ -196,23 +196,21 @@ class _Search:
             joined = bool(loops) and [step + self.per_loop for step in loops[-1].first] == list(first)
             known = shape if isinstance(shape, LoopShape) else None
             before = tuple(step - self.per_loop for step in first)
-            earlier = self._shape(channels, before) if uses[channels, before] else None
+            earlier = self._shape(channels, before) if any(use[channels, before] for use in uses) else None
             begins = earlier is None or (isinstance(earlier, LoopShape) and not earlier.full)
-            ends = not uses[channels, tuple(step + self.per_loop for step in first)]
-            loops.append(Loop(first, channels, known, uses[channels, first] == uses[0, ()], joined, begins, ends))
+            after = tuple(step + self.per_loop for step in first)
+            ends = not any(use[channels, after] for use in uses)
+            certain = all(use[channels, first] == use[0, ()] for use in uses)
+            loops.append(Loop(first, channels, known, certain, joined, begins, ends))
         return Reading(self.columns, self.per_loop, tuple(loops), best.limit)
 
-    def _explore(self, doubtful: bool, limit: int | None) -> _Graph:
-        """Return the readings that cost at most `limit`, or as little as possible.
-
-        Args:
-            doubtful: whether doubt about loops that lack steps costs something.
-            limit: None: the cost of the best reading.
-        """
+    def _explore(self, doubtful: bool) -> _Graph:
+        """Return the best readings; loops that lack steps cost something if they are `doubtful`."""
         start: State = (0,) * len(self.columns)
         least: dict[State, int] = {start: 0}
         edges: dict[State, list[Edge]] = {}
         queue = [(self._bound(start) or 0, 0, start)]
+        limit: int | None = None
         most = _MOST_WORK // (len(self.columns) * self.channels * self.ranks)
         while queue:
             estimate, _, state = heappop(queue)
@@ -224,7 +222,7 @@ class _Search:
                 raise Unreadable(_MANY)
             edges[state] = []
             if state == self.totals:
-                limit = estimate if limit is None else limit
+                limit = estimate
                 continue
             for after, price, channels in self._moves(state):
                 if channels and doubtful:
@@ -237,7 +235,7 @@ class _Search:
                 if rest is not None and total < least.get(after, total + 1):
                     least[after] = total
                     heappush(queue, (total + rest, -sum(after), after))
-        if limit is None or self.totals not in edges:
+        if limit is None:
             raise Unreadable(_NONE)
         return _Graph(start, self.totals, least, edges, limit)
 

@@ -24,8 +24,8 @@ class Ring:
     """Whether the place in `hosts` is the ring index."""
     flows: Mapping[int, tuple[Flow | None, ...]]
     """Data flows by place of the sender, one per channel in channel order; a channel that was not captured is None."""
-    hidden: Mapping[int, tuple[int, ...]]
-    """By place of senders none of whose data were captured: steps that were announced to it, per channel."""
+    hidden: Mapping[tuple[int, int], int | None]
+    """Place of the sender and channel of data that were not captured: steps that were announced to it, if known."""
     channels: int
     channels_ordered: bool
     """Whether the order of channels is certain."""
@@ -93,13 +93,15 @@ def _ring(cycle: list[bytes], data: list[Flow], control: list[Flow]) -> Ring:
     )
     ordered = True
     flows: dict[int, tuple[Flow | None, ...]] = {}
-    hidden: dict[int, tuple[int, ...]] = {}
+    hidden: dict[tuple[int, int], int | None] = {}
     for place, (column, reverse) in enumerate(zip(columns, reverses, strict=True)):
         if column:
             flows[place], certain = _channels(channels, column, reverse)
             ordered &= certain
-        elif reverse:
-            hidden[place] = tuple(flow.promises[1].steps for flow in reverse if flow.promises is not None)
+        announced = [flow.promises[1].steps for flow in reverse if flow.promises is not None]
+        for channel in range(channels):
+            if place not in flows or flows[place][channel] is None:
+                hidden[place, channel] = announced[channel] if len(announced) == channels else None
     return Ring(tuple(cycle), zero is not None, flows, hidden, channels, ordered)
 
 

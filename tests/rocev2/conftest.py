@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,3 +34,17 @@ def shared_captures() -> Path:
 def truth(shared_captures: Path) -> dict[str, Any]:
     """Return what two independent decoders agree on, by file."""
     return json.loads((shared_captures / "truth.json").read_text())
+
+
+@pytest.fixture(scope="session")
+def shared() -> Callable[[str, str], Path]:
+    """Return where a file of ../shared is: called with ``captures`` or ``cases``, and its name."""
+
+    def find(folder: str, name: str) -> Path:
+        root = os.environ.get(f"CHECKMATE_{folder.upper()}") or Path(__file__).parents[3] / "shared" / folder
+        path = Path(root) / name
+        if not path.is_file():
+            pytest.skip(f"{name} is not here; name its folder in CHECKMATE_{folder.upper()}")
+        return path
+
+    return find

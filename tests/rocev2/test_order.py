@@ -168,9 +168,7 @@ def test_what_was_not_begun_is_not_lost() -> None:
         packets = capture.packets[:cut]
         for packet in packets:
             if packet.sent.packet.dest_qp < 0x9000:
-                sent[packet.sent.packet.dest_qp] = max(
-                    sent.get(packet.sent.packet.dest_qp, 0), packet.sent.packet.psn
-                )
+                sent[packet.sent.packet.dest_qp] = max(sent.get(packet.sent.packet.dest_qp, 0), packet.sent.packet.psn)
         for item in run(capture, packets).all_reduces:
             assert item.complete or not item.covered.all()
             if item.index == 0:

@@ -21,7 +21,7 @@ PIPELINE := p4src/build/checkmate.p4info.txtpb,p4src/build/checkmate.json
 PYTEST_ARGS ?= -n auto --dist loadgroup
 
 .DEFAULT_GOAL := help
-.PHONY: help env run-testbed acceptance test lint types layers check p4 tofino proto bench fuzz fuzz-inputs shell shell-env clean
+.PHONY: help env run-testbed acceptance test explore lint types layers check p4 tofino proto bench fuzz fuzz-inputs shell shell-env clean
 
 help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -51,6 +51,9 @@ acceptance: env ## Inject every fault of the recovery contract, alone and mixed,
 
 test: env ## Run all tests
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+explore: env ## Run the property tests with new random examples in every run (`make test` has fixed ones)
+	CHECKMATE_HYPOTHESIS=explore $(BIN)/python -m pytest $(PYTEST_ARGS) -m hypothesis
 
 lint: env ## Check style
 	$(BIN)/ruff check .

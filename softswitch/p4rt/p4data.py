@@ -16,6 +16,7 @@ from softswitch.p4rt.bytestrings import decode_signed, decode_unsigned, encode_s
 from softswitch.p4rt.errors import Code, invalid, unimplemented
 
 _MAX_DEPTH = 16
+_MAX_PARTS = 4096
 _Scalar = Literal["bit", "int", "bool", "enum_value"]
 
 
@@ -38,15 +39,20 @@ class GroupType:
 DataType = ScalarType | GroupType
 
 
-def resolve_type(spec: p4t.P4DataTypeSpec, info: p4t.P4TypeInfo, what: str, depth: int = 0) -> DataType:
+def resolve_type(spec: p4t.P4DataTypeSpec, info: p4t.P4TypeInfo, what: str) -> DataType:
     """Return the type that `spec` describes, with every name looked up in `info`.
 
     Raises:
-        P4RuntimeError: INVALID_ARGUMENT for a name that P4Info lacks; UNIMPLEMENTED for varbits, headers,
-            unions, stacks and plain enums, of which the data plane has neither digests nor registers.
+        P4RuntimeError: INVALID_ARGUMENT for a name that P4Info lacks, or a type that is too large; UNIMPLEMENTED for
+            varbits, headers, unions, stacks and plain enums, of which the data plane has neither digests nor registers.
     """
-    if depth > _MAX_DEPTH:
-        raise invalid(f"{what}: types are nested more than {_MAX_DEPTH} deep")
+    return _resolve(spec, info, what, iter(range(_MAX_PARTS)), 0)
+
+
+def _resolve(spec: p4t.P4DataTypeSpec, info: p4t.P4TypeInfo, what: str, parts: Iterator[int], depth: int) -> DataType:
+    """As `resolve_type`; each part of the type takes one of `parts`: structs inside structs multiply."""
+    if depth > _MAX_DEPTH or next(parts, None) is None:
+        raise invalid(f"{what}: types have more than {_MAX_PARTS} parts or are nested more than {_MAX_DEPTH} deep")
     form = spec.WhichOneof("type_spec")
     if form == "bitstring":
         bits = spec.bitstring
@@ -58,14 +64,16 @@ def resolve_type(spec: p4t.P4DataTypeSpec, info: p4t.P4TypeInfo, what: str, dept
     if form == "bool":
         return ScalarType("bool", 1)
     if form == "tuple":
-        return GroupType("tuple", tuple(resolve_type(member, info, what, depth + 1) for member in spec.tuple.members))
+        return GroupType(
+            "tuple", tuple(_resolve(member, info, what, parts, depth + 1) for member in spec.tuple.members)
+        )
     if form == "struct":
         if spec.struct.name not in info.structs:
             raise invalid(f"{what}: P4Info does not describe struct {spec.struct.name!r}")
         members = info.structs[spec.struct.name].members
         return GroupType(
             "struct",
-            tuple(resolve_type(m.type_spec, info, f"{what}.{m.name}", depth + 1) for m in members),
+            tuple(_resolve(m.type_spec, info, f"{what}.{m.name}", parts, depth + 1) for m in members),
         )
     if form == "serializable_enum":
         if spec.serializable_enum.name not in info.serializable_enums:
@@ -78,7 +86,7 @@ def resolve_type(spec: p4t.P4DataTypeSpec, info: p4t.P4TypeInfo, what: str, dept
         new_type = info.new_types[spec.new_type.name]
         if not new_type.HasField("original_type"):
             raise unimplemented(f"{what}: translated type {spec.new_type.name!r}")
-        return resolve_type(new_type.original_type, info, what, depth + 1)
+        return _resolve(new_type.original_type, info, what, parts, depth + 1)
     raise unimplemented(f"{what}: type {form or '(none)'}")
 
 

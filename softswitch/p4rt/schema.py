@@ -14,6 +14,7 @@ from finsy.proto import p4i
 
 from softswitch.p4rt.errors import P4RuntimeError, invalid, unimplemented
 from softswitch.p4rt.p4data import DataType, resolve_type
+from softswitch.program.limits import MAX_WIDTH
 
 
 class MatchKind(Enum):
@@ -232,6 +233,8 @@ def _unique(objects: Iterable[_Named], kind: str) -> list[_Named]:
 def _field(source: _HasWidth, owner: str) -> Field:
     if source.bitwidth <= 0:
         raise invalid(f"P4Info: {owner}: {source.name!r} has no width; string translation is not supported")
+    if source.bitwidth > MAX_WIDTH:
+        raise invalid(f"P4Info: {owner}: {source.name!r} has more than {MAX_WIDTH} bits")
     padding = any(annotation.startswith("@padding") for annotation in source.annotations)
     return Field(source.id, source.name, source.bitwidth, padding)
 
@@ -252,7 +255,7 @@ def _table(table: p4i.Table, actions: Mapping[int, ActionInfo], direct_counters:
         id=table.preamble.id,
         name=name,
         fields=tuple(fields),
-        scopes={ref.id: _scope(ref) for ref in table.action_refs},
+        scopes={ref.id: _scope(ref, name) for ref in table.action_refs},
         const_default=table.const_default_action_id != 0,
         is_const=table.is_const_table,
         has_direct_counter=any(resource in direct_counters for resource in table.direct_resource_ids),
@@ -260,14 +263,17 @@ def _table(table: p4i.Table, actions: Mapping[int, ActionInfo], direct_counters:
     )
 
 
-def _scope(ref: p4i.ActionRef) -> Scope:
+def _scope(ref: p4i.ActionRef, table: str) -> Scope:
     # P4Info of older compilers has the scope in the annotations only.
     if ref.scope == p4i.ActionRef.TABLE_AND_DEFAULT:
         if any(annotation.startswith("@defaultonly") for annotation in ref.annotations):
             return Scope.DEFAULT_ONLY
         if any(annotation.startswith("@tableonly") for annotation in ref.annotations):
             return Scope.ENTRY_ONLY
-    return _SCOPES[ref.scope]
+    scope = _SCOPES.get(ref.scope)
+    if scope is None:
+        raise invalid(f"P4Info: table {table}: action id {ref.id} has an unknown scope ({ref.scope})")
+    return scope
 
 
 def _refuse_unsupported(info: p4i.P4Info) -> None:

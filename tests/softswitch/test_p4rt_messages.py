@@ -194,6 +194,11 @@ def changed(change: str) -> p4i.P4Info:
         ('tables { preamble { name: "t" } }', "no id"),
         ('tables { preamble { id: 34582932 name: "t" } }', "no id of its own"),
         ('tables { preamble { id: 1 name: "t" } action_refs { id: 5 } }', "action id 5"),
+        ('tables { preamble { id: 1 name: "t" } action_refs { id: 21257015 scope: 7 } }', "unknown scope"),
+        (
+            'actions { preamble { id: 1 name: "a" } params { id: 1 name: "p" bitwidth: 65536 } }',
+            "'p' has more than",
+        ),
         (
             'tables { preamble { id: 1 name: "t" } match_fields { id: 1 name: "f" match_type: EXACT } }',
             "'f' has no width",
@@ -209,3 +214,16 @@ def test_p4info_that_cannot_be_served_is_refused_by_name(change: str, text: str)
     with pytest.raises(P4RuntimeError, match=text) as caught:
         Schema.build(changed(change))
     assert caught.value.code is Code.INVALID_ARGUMENT
+
+
+def test_a_type_whose_structs_multiply_is_refused() -> None:
+    """Ten members of the next struct each, sixteen deep: small in P4Info, without end when it is written out."""
+    info = load_info()
+    for depth in range(16):
+        members = info.type_info.structs[f"s{depth}"].members
+        for number in range(10):
+            members.add(name=f"m{number}").type_spec.struct.name = f"s{depth + 1}"
+    info.type_info.structs["s16"].members.add(name="m").type_spec.bitstring.bit.bitwidth = 8
+    info.registers.add(preamble={"id": 1, "name": "r"}, size=1).type_spec.struct.name = "s0"
+    with pytest.raises(P4RuntimeError, match="register r"):
+        Schema.build(info)

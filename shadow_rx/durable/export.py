@@ -7,16 +7,20 @@ parts go into the ordinary ``load_state_dict`` calls of model, optimizer and sch
 from __future__ import annotations
 
 import io
+import json
+import os
 import shutil
+import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import safetensors.torch
 import torch
 
-from jobspec.private_files import make_private_folder, replace_private
+from jobspec.private_files import make_private_folder, private, replace_private
 from jobspec.recovery_point import (
     MANIFEST_FILE,
     STATE_FILE,
@@ -27,7 +31,7 @@ from jobspec.recovery_point import (
 )
 from jobspec.state import SHARED_PREFIX
 from shadow_rx.durable.errors import StoreError, Trouble, missing
-from shadow_rx.durable.steplog import options_of
+from shadow_rx.durable.steplog import layout_of, options_of
 from shadow_rx.replay import Tensors
 
 _MODEL, _RNG = "model.", "rng."
@@ -50,6 +54,8 @@ def torch_checkpoint(point: RecoveryPoint, rank: int = 0) -> dict[str, Any]:
         StoreError: the point has no record of the rank.
     """
     manifest = point.manifest
+    # Tensors of a replayed step share one block of memory, which torch.save does not take for several element types.
+    point = RecoveryPoint(manifest, {name: tensor.clone() for name, tensor in point.tensors.items()})
     own = _rank_part(point, rank)
     return {
         "model": _model(point) | own.pop("buffers"),
@@ -81,14 +87,16 @@ def write_safetensors(point: RecoveryPoint, path: Path, rank: int = 0, model_onl
     """Write a safetensors file for its owner alone.
 
     By default all tensors of the recovery point, by their names there, with the manifest as metadata; with `model_only`
-    what ``model.load_state_dict`` takes.
+    what ``model.load_state_dict`` takes. The metadata has the parameters' names in the trainer's order, too.
 
     Raises:
         StoreError: the point has no record of the rank.
         OSError: it cannot be written.
     """
     tensors = _model(point) | _rank_part(point, rank)["buffers"] if model_only else point.tensors
-    metadata = {"format": "pt", "step": str(point.manifest.step)}
+    # The format has an order of its own.
+    names = json.dumps(parameter_names(point))
+    metadata = {"format": "pt", "step": str(point.manifest.step), "param_names": names}
     if not model_only:
         metadata["manifest"] = manifest_text(point.manifest)
     data = safetensors.torch.save({name: tensor.contiguous() for name, tensor in tensors.items()}, metadata)
@@ -118,7 +126,14 @@ def write_dcp(point: RecoveryPoint, folder: Path, rank: int = 0) -> None:
         OSError: it cannot be written.
     """
     # Here, because it imports much that no other form needs.
+    from torch.distributed.checkpoint.filesystem import FileSystem, FileSystemWriter
     from torch.distributed.checkpoint.state_dict_saver import save
+
+    class PrivateFiles(FileSystem):
+        @contextmanager
+        def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
+            with open(path, mode, opener=private) as stream:
+                yield cast(io.IOBase, stream)
 
     if folder.exists():
         raise StoreError(Trouble.STORAGE, str(folder), "", "exists already; name a new directory")
@@ -129,25 +144,36 @@ def write_dcp(point: RecoveryPoint, folder: Path, rank: int = 0) -> None:
         **own,
         "step": point.manifest.step,
     }
-    unfinished = folder.with_name(f".new-{folder.name}")
-    shutil.rmtree(unfinished, ignore_errors=True)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    unfinished.mkdir(mode=0o700)
-    with warnings.catch_warnings():
-        # That no process group is there is what we want: this is one process, whatever the job's size.
-        warnings.filterwarnings("ignore", message=".*torch.distributed is disabled.*")
-        save(state, checkpoint_id=str(unfinished), no_dist=True)
-    unfinished.rename(folder)
+    make_private_folder(folder.parent)
+    unfinished = Path(tempfile.mkdtemp(prefix=f".new-{folder.name}-", dir=folder.parent))
+    try:
+        writer = FileSystemWriter(unfinished)
+        writer.fs = PrivateFiles()
+        with warnings.catch_warnings():
+            # That no process group is there is what we want: this is one process, whatever the job's size.
+            warnings.filterwarnings("ignore", message=".*torch.distributed is disabled.*")
+            save(state, storage_writer=writer, no_dist=True)
+        unfinished.rename(folder)
+    except BaseException:
+        shutil.rmtree(unfinished)
+        raise
 
 
 def _model(point: RecoveryPoint) -> Tensors:
-    """Return parameters and constants under the names of the model's state_dict."""
+    """Return parameters and constants under the names of the model's state_dict; parameters in the trainer's order."""
+    names = [f"param/{name}" for name in parameter_names(point)]
+    names += sorted(name for name in point.tensors if name not in set(names))
     found: Tensors = {}
-    for name, tensor in sorted(point.tensors.items()):
+    for name in names:
         for prefix in ("param/", SHARED_PREFIX + _MODEL):
             if name.startswith(prefix):
-                found[name.removeprefix(prefix)] = tensor
+                found[name.removeprefix(prefix)] = point.tensors[name]
     return found
+
+
+def parameter_names(point: RecoveryPoint) -> list[str]:
+    """Return the names of the trained parameters in the trainer's order."""
+    return [slot.param.name for slot in layout_of(point.manifest).slots]
 
 
 def _rank_part(point: RecoveryPoint, rank: int) -> dict[str, Any]:
@@ -169,7 +195,11 @@ def _record(point: RecoveryPoint, rank: int) -> RankRecord:
 
 
 def _optimizer(point: RecoveryPoint, scheduler: Any, names: bool) -> dict[str, Any]:
-    """Return optimizer.state_dict(), with parameters by number as the optimizer has them, or by name."""
+    """Return optimizer.state_dict(), with parameters by number as the optimizer has them, or by name.
+
+    Each group also has ``param_names``, torch's own key: numbers alone do not tell an optimizer that was built in
+    another order. And ``initial_lr`` where there is a schedule, which torch wants to begin one in the middle.
+    """
     ordered = [name for group in point.manifest.optimizer.groups for name in group.params]
     key = {name: name if names else index for index, name in enumerate(ordered)}
     state: dict[int | str, Tensors] = {}
@@ -179,23 +209,22 @@ def _optimizer(point: RecoveryPoint, scheduler: Any, names: bool) -> dict[str, A
         if kind == "optim" and name in key:
             state.setdefault(key[name], {})[part] = tensor
     groups = [
-        {**options, "params": [key[name] for name in group.params]}
+        {**options, "params": [key[name] for name in group.params], "param_names": list(group.params)}
         for group, options in zip(point.manifest.optimizer.groups, options_of(point.manifest), strict=True)
     ]
-    rates = _next_rates(scheduler)
+    rates, first = _rates(scheduler, "_last_lr"), _rates(scheduler, "base_lrs")
     if len(rates) == len(groups):
+        # The options of a recovery point are those that its step used. Loading a schedule's state does not set the
+        # optimizer's rates, because ordinary checkpoints have those of the step to come in the optimizer's part.
         groups = [{**group, "lr": rate} for group, rate in zip(groups, rates, strict=True)]
+    if len(first) == len(groups):
+        groups = [{"initial_lr": rate, **group} for group, rate in zip(groups, first, strict=True)]
     # In the optimizer's own order.
     return {"state": {key[name]: state[key[name]] for name in ordered if key[name] in state}, "param_groups": groups}
 
 
-def _next_rates(scheduler: Any) -> list[float]:
-    """Return the learning rates that a schedule has set for the step to come.
-
-    The options of a recovery point are those that its step used; loading a schedule's state does not set the
-    optimizer's rates, because ordinary checkpoints have them in the optimizer's part.
-    """
-    rates = scheduler.get("_last_lr") if isinstance(scheduler, Mapping) else None
+def _rates(scheduler: Any, key: str) -> list[float]:
+    rates = scheduler.get(key) if isinstance(scheduler, Mapping) else None
     return list(rates) if isinstance(rates, list) else []
 
 

@@ -34,7 +34,7 @@ from tests.shadow_rx.twin import as_bytes
 
 NAME = "store"
 TEST_COUNT = 60
-PER_CALL = 20
+PER_CALL = 5
 _STEPS = 5
 _RING = KeyRing((Key(bytes(range(32))),))
 Tree = dict[str, bytes]

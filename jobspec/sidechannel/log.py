@@ -162,28 +162,22 @@ def _end(path: Path) -> int | None:
     """
     with path.open("rb") as file:
         _check_magic(file, path)
-        size, last = os.fstat(file.fileno()).st_size, len(_MAGIC)
+        size = os.fstat(file.fileno()).st_size
         while True:
             at = file.tell()
-            entry = file.read(_ENTRY_BYTES)
-            if entry.startswith(_MAGIC):
-                file.seek(at + len(_MAGIC))
+            if file.read(len(_MAGIC)) == _MAGIC:
                 continue
-            if len(entry) < _ENTRY_BYTES:
-                break
-            kind, length = _HEAD.unpack_from(entry)
-            if kind not in _KINDS or length > MAX_MESSAGE_BYTES:
-                return None
-            if at + _ENTRY_BYTES + length > size:
-                break
-            last = at
-            file.seek(length, os.SEEK_CUR)
-    try:
-        # What a power cut tears may have its full length.
-        read_entry(path, last)
-    except SideChannelLogError:
-        return last
-    return at
+            file.seek(at)
+            try:
+                if _read(file, path, at) is None:
+                    return at
+            except SideChannelLogError:
+                file.seek(at)
+                head = file.read(_HEAD.size)
+                kind, length = _HEAD.unpack(head) if len(head) == _HEAD.size else (0, 0)
+                # What a killed process, or a power cut, has torn is the last one.
+                torn = len(head) < _HEAD.size or (kind in _KINDS and at + _ENTRY_BYTES + length >= size)
+                return at if torn else None
 
 
 def _check_magic(file: BinaryIO, path: Path) -> None:

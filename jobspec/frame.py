@@ -144,6 +144,6 @@ class FrameHeader:
         )
 
 
-def crc32c(data: bytes | bytearray | memoryview) -> int:
-    """Return the CRC32C of `data`."""
-    return int(_crc32c.crc32c(data))
+def crc32c(data: bytes | bytearray | memoryview, before: int = 0) -> int:
+    """Return the CRC32C of `data`, or of what has the CRC32C `before` with `data` behind it."""
+    return int(_crc32c.crc32c(data, before))

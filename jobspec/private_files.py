@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+from collections.abc import Iterable
 from pathlib import Path
 
 FOLDER_MODE = 0o700
@@ -36,14 +37,20 @@ def private(path: str, flags: int) -> int:
     return descriptor
 
 
-def write_private(path: Path, data: bytes | str) -> None:
-    """Write a whole file, text as UTF-8, for its owner alone; what it held before is replaced.
+def write_private(path: Path, data: bytes | str | Iterable[bytes | memoryview]) -> None:
+    """Write a whole file for its owner alone; what it held before is replaced.
+
+    Args:
+        path: the file.
+        data: bytes, text (written as UTF-8), or parts that follow each other.
 
     Raises:
         OSError: it cannot be written.
     """
+    parts = [data.encode() if isinstance(data, str) else data] if isinstance(data, bytes | str) else data
     with open(path, "wb", opener=private) as file:
-        file.write(data.encode() if isinstance(data, str) else data)
+        for part in parts:
+            file.write(part)
 
 
 def replace_private(path: Path, data: bytes | memoryview) -> None:

@@ -136,10 +136,19 @@ def pack_tensors(tensors: dict[str, torch.Tensor]) -> bytes:
     """Return `tensors` as the bytes of a safetensors file.
 
     Raises:
+        RecoveryPointError: see `state_parts`.
+    """
+    return b"".join(state_parts(tensors))
+
+
+def state_parts(tensors: dict[str, torch.Tensor]) -> list[memoryview]:
+    """Return `tensors` as parts of a safetensors file that share their memory (`jobspec.tensor_file`).
+
+    Raises:
         RecoveryPointError: an element type or a memory layout that the format does not have.
     """
     try:
-        return b"".join(tensor_parts(tensors))
+        return tensor_parts(tensors)
     except ValueError as error:
         raise RecoveryPointError(None, f"tensors cannot be stored: {error}") from error
 

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
 from jobspec.private_files import make_private_folder, write_private
+
+Parts = Iterable[bytes | memoryview]
+"""The bytes of a file or object, one part after the other; taken once, and perhaps made only as they are taken."""
 
 
 class FileOperations:
@@ -17,7 +21,7 @@ class FileOperations:
         """Create `path`, for its owner alone, and missing parents; an existing directory is fine."""
         make_private_folder(path)
 
-    def write(self, path: Path, data: bytes) -> None:
+    def write(self, path: Path, data: Parts) -> None:
         """Write a file, for its owner alone; its data may still be in memory only."""
         write_private(path, data)
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import torch
 
+from jobspec.hashing import hashing, sha256_hex
 from jobspec.layout import Layout
 from jobspec.recovery_point import (
     Manifest,
@@ -22,6 +23,7 @@ from jobspec.recovery_point import (
     StateEntry,
     manifest_text,
     pack_tensors,
+    state_parts,
 )
 from shadow_rx.description import OptimizerPlan, Options
 from shadow_rx.rank_step import RankStep, told_digest, told_optimizer_digest
@@ -82,7 +84,9 @@ def to_recovery_point(snapshot: Snapshot) -> RecoveryPoint:
     Raises:
         RecoveryPointError: a tensor that safetensors cannot hold.
     """
-    return _build(snapshot)[0]
+    manifest, tensors = contents(snapshot)
+    parts = state_parts(tensors)
+    return RecoveryPoint(with_state(manifest, parts, sha256_hex(parts)), tensors)
 
 
 def encode(snapshot: Snapshot) -> EncodedPoint:
@@ -91,11 +95,32 @@ def encode(snapshot: Snapshot) -> EncodedPoint:
     Raises:
         RecoveryPointError: a tensor that safetensors cannot hold.
     """
-    point, state = _build(snapshot)
-    return EncodedPoint(manifest_text(point.manifest, indent=1), state)
+    point = to_recovery_point(snapshot)
+    return EncodedPoint(manifest_text(point.manifest, indent=1), pack_tensors(point.tensors))
 
 
-def _build(snapshot: Snapshot) -> tuple[RecoveryPoint, bytes]:
+@contextmanager
+def encoding(snapshot: Snapshot) -> Iterator[tuple[list[memoryview], Callable[[], bytes]]]:
+    """Encode `snapshot` without a copy of its tensors.
+
+    Within, the parts of its state file can be written while they are hashed; the manifest is called for after them.
+
+    Raises:
+        RecoveryPointError: a tensor that safetensors cannot hold.
+    """
+    manifest, tensors = contents(snapshot)
+    parts = state_parts(tensors)
+    with hashing(parts) as digest:
+        yield parts, lambda: manifest_text(with_state(manifest, parts, digest.result()), indent=1).encode()
+
+
+def with_state(manifest: Manifest, parts: Iterable[memoryview], sha256: str) -> Manifest:
+    """Return `manifest` for a state file of `parts` with the digest `sha256` (hexadecimal)."""
+    return manifest.model_copy(update={"state_bytes": sum(map(len, parts)), "state_sha256": sha256})
+
+
+def contents(snapshot: Snapshot) -> tuple[Manifest, Tensors]:
+    """Return the manifest of `snapshot`, which names no state file yet, and all of its tensors."""
     step = snapshot.step
     tensors = dict(snapshot.tensors)
     objects = [StateEntry(name=name, origin=Origin.REPLAY, step=step) for name in tensors]
@@ -112,7 +137,6 @@ def _build(snapshot: Snapshot) -> tuple[RecoveryPoint, bytes]:
             full_name = f"rank/{record.rank}/{name}"
             origin = Origin.SNAPSHOT if name in record.captured else Origin.SIDE_CHANNEL
             objects.append(StateEntry(name=full_name, origin=origin, step=step, rank=record.rank))
-    state = pack_tensors(tensors)
     options = snapshot.records[0].options
     manifest = Manifest(
         job=snapshot.job,
@@ -131,10 +155,10 @@ def _build(snapshot: Snapshot) -> tuple[RecoveryPoint, bytes]:
         records=[RankRecord(rank=r.rank, loss=r.loss, objects=dict(r.objects)) for r in snapshot.records],
         objects=sorted(objects, key=lambda entry: entry.name),
         confirmed=list(snapshot.confirmed),
-        state_bytes=len(state),
-        state_sha256=hashlib.sha256(state).hexdigest(),
+        state_bytes=0,
+        state_sha256="",
     )
-    return RecoveryPoint(manifest, tensors), state
+    return manifest, tensors
 
 
 def _json_values(options: Options) -> dict[str, Any]:

@@ -7,7 +7,7 @@ instant the store holds every step that was reported durable; `shadow_rx.durable
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,11 +26,11 @@ from shadow_rx.durable.opening import OpenStore, open_for_reading, open_for_writ
 from shadow_rx.durable.policy import Point, base_due, commit_due, synced
 from shadow_rx.durable.recover import Log, StoreReader
 from shadow_rx.durable.retained import Entry, Retained
-from shadow_rx.durable.segment import encode_segment
+from shadow_rx.durable.segment import Parts, encode_segment
 from shadow_rx.durable.steplog import besides_replay, encode_step
 from shadow_rx.files import FileOperations
 from shadow_rx.replay import Tensors
-from shadow_rx.snapshot import EncodedPoint, Snapshot, encode, to_recovery_point
+from shadow_rx.snapshot import EncodedPoint, Snapshot, contents, encoding
 
 WHOLE = StoreSpec(base_every=1)
 """Each step as a base: three times the bytes, and each can be read without any other."""
@@ -68,7 +68,7 @@ class _Chain:
     optimizer: OptimizerPlan
     since_base: int = 0
     others: Tensors = field(default_factory=dict)
-    waiting: list[bytes] = field(default_factory=list)
+    waiting: list[Parts] = field(default_factory=list)
     points: list[Point] = field(default_factory=list)
 
     def continues(self, snapshot: Snapshot) -> bool:
@@ -152,7 +152,7 @@ class RecoveryStore:
     def log_bytes(self, group: str) -> int:
         """Return the bytes of the steps of `group` that wait for a common commit."""
         chain = self._chains.get(group)
-        return sum(map(len, chain.waiting)) if chain is not None else 0
+        return sum(len(part) for record in chain.waiting for part in record) if chain is not None else 0
 
     def publish(self, snapshot: Snapshot, hurry: bool = False, most_log_bytes: int | None = None) -> StoreResult:
         """Write a recovery point, and delete those that are no longer kept.
@@ -319,13 +319,11 @@ class RecoveryStore:
         (group, epoch, first), (_, _, last) = chain.points[0], chain.points[-1]
         header = {"group": group, "epoch": epoch, "first": first, "last": last, "threads": torch.get_num_threads()}
         name = f"{epoch_folder(group, epoch)}/{segment_name(first, last)}"
-        data = encode_segment(header, chain.waiting)
-        points = tuple(chain.points)
+        data, points = encode_segment(header, tuple(chain.waiting)), tuple(chain.points)
         chain.waiting.clear()
         chain.points.clear()
         with self._listed(group, Entry(name, points, False)):
-            self.open().storage.put(name, data, synced(self.policy, base=False))
-            self.written_bytes += len(data)
+            self.open().storage.put(name, self._counted(data), synced(self.policy, base=False))
 
     @contextmanager
     def _listed(self, group: str, entry: Entry) -> Iterator[None]:
@@ -349,17 +347,24 @@ class RecoveryStore:
         return None
 
     def _write_base(self, snapshot: Snapshot) -> None:
-        encoded = encode(snapshot)
         name = f"{epoch_folder(snapshot.group, snapshot.epoch)}/{base_name(snapshot.step)}"
-        files = {STATE_FILE: encoded.state, MANIFEST_FILE: encoded.manifest_json.encode()}
         point = (snapshot.group, snapshot.epoch, snapshot.step)
         with self._listed(snapshot.group, Entry(name, (point,), True)):
-            self.open().storage.put_folder(name, files, synced(self.policy, base=True))
-            self.written_bytes += sum(map(len, files.values()))
-        others = besides_replay(snapshot.layout, to_recovery_point(snapshot).tensors) if self._logged else {}
+            self.open().storage.put_folder(name, self._base_files(snapshot), synced(self.policy, base=True))
+        others = besides_replay(snapshot.layout, contents(snapshot)[1]) if self._logged else {}
         self._chains[snapshot.group] = _Chain(
             snapshot.epoch, snapshot.step, snapshot.layout, snapshot.optimizer, others=others
         )
+
+    def _base_files(self, snapshot: Snapshot) -> Iterator[tuple[str, Iterator[bytes | memoryview]]]:
+        with encoding(snapshot) as (state, manifest):
+            yield STATE_FILE, self._counted(state)
+            yield MANIFEST_FILE, self._counted([manifest()])
+
+    def _counted(self, parts: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+        for part in parts:
+            self.written_bytes += len(part)
+            yield part
 
     def _prune(self, group: str) -> tuple[tuple[Point, ...], str | None]:
         """Delete what is no longer kept; return the points that are gone, and the error that stopped it."""

@@ -19,7 +19,7 @@ import fcntl
 import os
 import re
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -154,16 +154,36 @@ def find_keys(path: Path | None, environment: Mapping[str, str]) -> KeyRing | No
     return None if text is None else parse_keys([word.strip() for word in text.split(",")], f"${KEY_VARIABLE}")
 
 
-def encrypt(key: Key, store_id: str, name: str, data: bytes) -> bytes:
-    """Return the encrypted object that holds `data` under `name`."""
+def encrypt(key: Key, store_id: str, name: str, data: Iterable[bytes | memoryview]) -> Iterator[bytes]:
+    """Yield the parts of the encrypted object that holds the bytes of `data`, one part after the other, as `name`."""
     salt = secrets.token_bytes(_SALT_BYTES)
     header = MAGIC + bytes.fromhex(key.id) + salt
     cipher, label = AESGCM(_derive(key.secret, salt, b"checkmate store object")), _label(store_id, name, key.id)
-    view, parts, chunks = memoryview(data), [header], max(1, -(-len(data) // CHUNK_BYTES))
-    for number in range(chunks):
-        piece = view[number * CHUNK_BYTES : (number + 1) * CHUNK_BYTES]
-        parts.append(cipher.encrypt(_nonce(number, number == chunks - 1), piece, label))
-    return b"".join(parts)
+    yield header
+    number, waiting = 0, next(chunks := _chunks(data))
+    for following in chunks:
+        yield cipher.encrypt(_nonce(number, False), waiting, label)
+        number, waiting = number + 1, following
+    yield cipher.encrypt(_nonce(number, True), waiting, label)
+
+
+def _chunks(data: Iterable[bytes | memoryview]) -> Iterator[bytes | memoryview]:
+    """Yield the bytes of `data` in pieces of `CHUNK_BYTES`, the last one shorter, and at least one."""
+    held, last = bytearray(), None
+    for part in data:
+        view, start = memoryview(part), 0
+        while len(held) + len(view) - start >= CHUNK_BYTES:
+            if last is not None:
+                yield last
+            end = start + CHUNK_BYTES - len(held)
+            last = bytes(held) + view[start:end] if held else view[start:end]
+            held.clear()
+            start = end
+        held += view[start:]
+    if last is not None:
+        yield last
+    if held or last is None:
+        yield bytes(held)
 
 
 def sealed_size(size: int) -> int:

@@ -69,7 +69,7 @@ def _encrypt_anew(storage: Storage, store_id: str, keys: KeyRing, name: str) -> 
         if key_id_of(data) == keys.primary.id:
             return
         data = decrypt(keys, storage.url, store_id, plain_name, data)
-    storage.put(plain_name + SEALED_SUFFIX, encrypt(keys.primary, store_id, plain_name, data), sync=True)
+    storage.put(plain_name + SEALED_SUFFIX, encrypt(keys.primary, store_id, plain_name, [data]), sync=True)
     if not name.endswith(SEALED_SUFFIX):
         storage.retire(name)
 

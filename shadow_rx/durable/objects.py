@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import fsspec
@@ -17,6 +17,7 @@ import fsspec
 from jobspec.recovery_point import MANIFEST_FILE
 from shadow_rx.durable.errors import StoreError, Trouble, damaged, missing
 from shadow_rx.durable.names import SEALED_SUFFIX, STORE_FILE, is_object, parse_base
+from shadow_rx.files import Parts
 from shadow_rx.redaction import redacted
 
 _WRITER = "writer"
@@ -81,23 +82,23 @@ class ObjectStorage:
         if self._fs.cat_file(self._path(_WRITER)) != self._token.encode():
             raise StoreError(Trouble.IN_USE, self._url, "", "another writer has taken it over; this one stores no more")
 
-    def put(self, name: str, data: bytes, sync: bool) -> None:
+    def put(self, name: str, data: Parts, sync: bool) -> None:
         """See `Storage`; an upload is on storage when it returns, whatever `sync` says."""
         self._check_writer()
         self._upload(name, data)
 
-    def _upload(self, name: str, data: bytes) -> None:
+    def _upload(self, name: str, data: Parts) -> None:
         path = self._path(name)
         self._fs.makedirs(self._fs._parent(path), exist_ok=True)
-        self._fs.pipe_file(path, data)
+        self._fs.pipe_file(path, b"".join(data))
 
-    def put_folder(self, folder: str, files: Mapping[str, bytes], sync: bool) -> None:
+    def put_folder(self, folder: str, files: Iterable[tuple[str, Parts]], sync: bool) -> None:
         """See `Storage`."""
         self._check_writer()
-        marker = f"{folder}/{list(files)[-1]}"
-        if self._fs.exists(self._path(marker)):
-            self._fs.rm_file(self._path(marker))
-        for name, data in files.items():
+        for marker in (f"{folder}/{MANIFEST_FILE}", f"{folder}/{MANIFEST_FILE}{SEALED_SUFFIX}"):
+            if self._fs.exists(self._path(marker)):
+                self._fs.rm_file(self._path(marker))
+        for name, data in files:
             self._upload(f"{folder}/{name}", data)
 
     def get(self, name: str, limit: int) -> bytes:

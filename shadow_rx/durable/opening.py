@@ -178,7 +178,7 @@ def write_description(storage: Storage, description: StoreFile) -> None:
     text = json.dumps(description.model_dump(), indent=1)
     if description.schema_version == SCHEMA:
         text = with_checksum(text)
-    storage.put(STORE_FILE, text.encode(), sync=True)
+    storage.put(STORE_FILE, [text.encode()], sync=True)
 
 
 def _check_key(storage: Storage, found: StoreFile, ring: KeyRing) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable
 
 from shadow_rx.durable.crypto import KeyRing, decrypt, encrypt, sealed_size
 from shadow_rx.durable.errors import StoreError, Trouble
 from shadow_rx.durable.names import SEALED_SUFFIX
 from shadow_rx.durable.storage import Storage
+from shadow_rx.files import Parts
 
 
 class SealedStorage:
@@ -47,16 +48,16 @@ class SealedStorage:
         """See `Storage`."""
         self.inner.tidy()
 
-    def _seal(self, name: str, data: bytes) -> bytes:
+    def _seal(self, name: str, data: Parts) -> Parts:
         return encrypt(self._ring.primary, self._store_id, name, data)
 
-    def put(self, name: str, data: bytes, sync: bool) -> None:
+    def put(self, name: str, data: Parts, sync: bool) -> None:
         """See `Storage`."""
         self.inner.put(name + SEALED_SUFFIX, self._seal(name, data), sync)
 
-    def put_folder(self, folder: str, files: Mapping[str, bytes], sync: bool) -> None:
+    def put_folder(self, folder: str, files: Iterable[tuple[str, Parts]], sync: bool) -> None:
         """See `Storage`."""
-        sealed = {name + SEALED_SUFFIX: self._seal(f"{folder}/{name}", data) for name, data in files.items()}
+        sealed = ((name + SEALED_SUFFIX, self._seal(f"{folder}/{name}", data)) for name, data in files)
         self.inner.put_folder(folder, sealed, sync)
 
     def get(self, name: str, limit: int) -> bytes:

@@ -24,6 +24,7 @@ from typing import Any
 
 from jobspec.checked_json import MAX_BYTES, check_bounds
 from jobspec.frame import crc32c
+from jobspec.hashing import hashing
 from jobspec.store import MAX_EVERY
 
 MAGIC = b"CKMTLOG1"
@@ -32,6 +33,8 @@ _HEADER = struct.Struct("<8sHHI")
 _RECORD = struct.Struct("<B3xIQ")
 _CRC = struct.Struct("<I")
 _STEP, _TRAILER = 1, 2
+Parts = tuple[bytes | memoryview, ...]
+"""Bytes that follow each other."""
 _MAX_HEADER = 1 << 16
 """Longest JSON text of a header."""
 
@@ -58,8 +61,8 @@ class Record:
         return _parse(_unpack(self.packed), "its text")
 
 
-def encode_record(text: Mapping[str, Any], body: Sequence[bytes]) -> bytes:
-    """Return a record with the JSON object `text` and the bytes of `body`, one part after the other.
+def encode_record(text: Mapping[str, Any], body: Sequence[bytes | memoryview]) -> Parts:
+    """Return the parts of a record with the JSON object `text` and the bytes of `body`, which are not copied.
 
     Raises:
         ValueError: the text is larger than a reader takes.
@@ -67,24 +70,28 @@ def encode_record(text: Mapping[str, Any], body: Sequence[bytes]) -> bytes:
     return _record(_STEP, text, body)
 
 
-def _record(kind: int, text: Mapping[str, Any], body: Sequence[bytes]) -> bytes:
+def _record(kind: int, text: Mapping[str, Any], body: Sequence[bytes | memoryview]) -> Parts:
     plain = json.dumps(text, separators=(",", ":"))
     check_bounds(plain)
     packed = zlib.compress(plain.encode(), 1)
-    data = b"".join((_RECORD.pack(kind, len(packed), sum(len(part) for part in body)), packed, *body))
-    return data + _CRC.pack(crc32c(data))
+    parts = (_RECORD.pack(kind, len(packed), sum(map(len, body))) + packed, *body)
+    crc = 0
+    for part in parts:
+        crc = crc32c(part, crc)
+    return (*parts, _CRC.pack(crc))
 
 
-def encode_segment(header: Mapping[str, Any], records: Sequence[bytes]) -> bytes:
-    """Return the segment that holds `records` (from `encode_record`)."""
+def encode_segment(header: Mapping[str, Any], records: Sequence[Parts]) -> Iterator[bytes | memoryview]:
+    """Yield the parts of the segment that holds `records` (from `encode_record`).
+
+    They are hashed while they are taken and written.
+    """
     text = json.dumps(header, separators=(",", ":")).encode()
     head = _HEADER.pack(MAGIC, SCHEMA, 0, len(text)) + text
-    parts = [head, _CRC.pack(crc32c(head)), *records]
-    digest = hashlib.sha256()
-    for part in parts:
-        digest.update(part)
-    trailer = _record(_TRAILER, {"records": len(records), "sha256": digest.hexdigest()}, ())
-    return b"".join((*parts, trailer))
+    parts = (head + _CRC.pack(crc32c(head)), *(part for record in records for part in record))
+    with hashing(parts) as digest:
+        yield from parts
+        yield from _record(_TRAILER, {"records": len(records), "sha256": digest.result()}, ())
 
 
 @dataclass(frozen=True)

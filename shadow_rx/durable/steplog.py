@@ -6,13 +6,13 @@ step before are left out), the reduced gradient, and the digest of the parameter
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
 
+from jobspec.hashing import sha256_hex
 from jobspec.layout import Layout
 from jobspec.recovery_point import (
     Manifest,
@@ -21,16 +21,16 @@ from jobspec.recovery_point import (
     StateEntry,
     decode_recovery_point,
     manifest_text,
-    pack_tensors,
+    state_parts,
 )
 from jobspec.sidechannel.digest import parameter_digest
 from jobspec.state import Origin
 from jobspec.tensors import bytes_of
 from shadow_rx.description import GroupPlan, OptimizerPlan, Options, Update
-from shadow_rx.durable.segment import Record, SegmentDamage, encode_record
+from shadow_rx.durable.segment import Parts, Record, SegmentDamage, encode_record
 from shadow_rx.rank_step import told_digest
 from shadow_rx.replay import Tensors
-from shadow_rx.snapshot import Snapshot, to_recovery_point
+from shadow_rx.snapshot import Snapshot, contents, with_state
 
 
 @dataclass(frozen=True)
@@ -79,8 +79,8 @@ def digest_of(snapshot: Snapshot) -> bytes:
     )
 
 
-def encode_step(snapshot: Snapshot, before: Mapping[str, torch.Tensor]) -> tuple[bytes, Tensors]:
-    """Return the record of a step, and the tensors that are not replayed for the next call.
+def encode_step(snapshot: Snapshot, before: Mapping[str, torch.Tensor]) -> tuple[Parts, Tensors]:
+    """Return the parts of the record of a step, and the tensors that are not replayed for the next call.
 
     Args:
         snapshot: the step, with its gradient.
@@ -93,20 +93,20 @@ def encode_step(snapshot: Snapshot, before: Mapping[str, torch.Tensor]) -> tuple
     if snapshot.gradient is None or not snapshot.records:
         raise ValueError(f"the snapshot of step {snapshot.step} has no gradient or no records; only a base can hold it")
     bare = replace(snapshot, tensors=besides_replay(snapshot.layout, snapshot.tensors), gradient=None)
-    point = to_recovery_point(bare)
-    kept = [name for name, tensor in point.tensors.items() if name in before and same(tensor, before[name])]
-    state = pack_tensors({name: tensor for name, tensor in point.tensors.items() if name not in kept})
-    told = {"state_bytes": len(state), "state_sha256": hashlib.sha256(state).hexdigest()}
+    manifest, tensors = contents(bare)
+    kept = [name for name, tensor in tensors.items() if name in before and same(tensor, before[name])]
+    state = state_parts({name: tensor for name, tensor in tensors.items() if name not in kept})
+    manifest = with_state(manifest, state, sha256_hex(state))
     update = snapshot.records[0].update
     text = {
-        "manifest": manifest_text(point.manifest.model_copy(update=told)),
+        "manifest": manifest_text(manifest),
         "kept": kept,
-        "state_bytes": len(state),
+        "state_bytes": manifest.state_bytes,
         "scale": update.scale,
         "skipped": update.skipped,
         "digest": digest_of(snapshot).hex(),
     }
-    return encode_record(text, (state, snapshot.gradient)), point.tensors
+    return encode_record(text, (*state, snapshot.gradient)), tensors
 
 
 def decode_step(record: Record) -> StepRecord:
@@ -152,14 +152,11 @@ def join(manifest: Manifest, replayed: Tensors, others: Mapping[str, torch.Tenso
         RecoveryPointError: a tensor that cannot be stored.
     """
     tensors = {**replayed, **others}
-    state = pack_tensors(tensors)
+    state = state_parts(tensors)
     entries = [StateEntry(name=name, origin=Origin.REPLAY, step=manifest.step) for name in replayed]
-    told = {
-        "objects": sorted([*manifest.objects, *entries], key=lambda entry: entry.name),
-        "state_bytes": len(state),
-        "state_sha256": hashlib.sha256(state).hexdigest(),
-    }
-    return RecoveryPoint(manifest.model_copy(update=told), tensors)
+    objects = sorted([*manifest.objects, *entries], key=lambda entry: entry.name)
+    told = with_state(manifest.model_copy(update={"objects": objects}), state, sha256_hex(state))
+    return RecoveryPoint(told, tensors)
 
 
 def layout_of(manifest: Manifest) -> Layout:

@@ -9,7 +9,7 @@ import fcntl
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -28,7 +28,7 @@ from shadow_rx.durable.names import (
     parse_epoch,
     unfinished,
 )
-from shadow_rx.files import FileOperations
+from shadow_rx.files import FileOperations, Parts
 
 _LOCK = "lock"
 _OWNER = re.compile(rb"(process [0-9]{1,20}\n)?")
@@ -56,14 +56,17 @@ class Storage(Protocol):
     def tidy(self) -> None:
         """Remove what a writer that died left unfinished; only for who has acquired the storage."""
 
-    def put(self, name: str, data: bytes, sync: bool) -> None:
+    def put(self, name: str, data: Parts, sync: bool) -> None:
         """Store an object under a new name or an old one: whole or not at all, as far as the storage can.
 
         With `sync` it is on storage when the method returns.
         """
 
-    def put_folder(self, folder: str, files: Mapping[str, bytes], sync: bool) -> None:
-        """Store a folder of objects that belong together; the last of `files` is stored last and marks it complete."""
+    def put_folder(self, folder: str, files: Iterable[tuple[str, Parts]], sync: bool) -> None:
+        """Store a folder of objects that belong together, by name and in order.
+
+        The last one must be `MANIFEST_FILE`: it marks the folder complete.
+        """
 
     def get(self, name: str, limit: int) -> bytes:
         """Return an object; one of more than `limit` bytes is damaged, and not read."""
@@ -184,7 +187,7 @@ class LocalStorage:
                 elif is_leftover(name):
                     self._files.remove(self.root / name)
 
-    def put(self, name: str, data: bytes, sync: bool) -> None:
+    def put(self, name: str, data: Parts, sync: bool) -> None:
         """See `Storage`."""
         path = self.root / name
         self._prepare(path.parent, sync)
@@ -202,10 +205,11 @@ class LocalStorage:
             self._discard(written)
             raise
 
-    def put_folder(self, folder: str, files: Mapping[str, bytes], sync: bool) -> None:
+    def put_folder(self, folder: str, files: Iterable[tuple[str, Parts]], sync: bool) -> None:
         """See `Storage`."""
-        self._files.remove(self.root / folder / list(files)[-1])
-        for name, data in files.items():
+        for suffix in ("", SEALED_SUFFIX):
+            self._files.remove(self.root / folder / (MANIFEST_FILE + suffix))
+        for name, data in files:
             self.put(f"{folder}/{name}", data, sync)
 
     def get(self, name: str, limit: int) -> bytes:

@@ -13,7 +13,7 @@ import torch
 
 from jobspec.recovery_point import decode_recovery_point
 from shadow_rx.core import ShadowCore
-from shadow_rx.files import FileOperations
+from shadow_rx.files import FileOperations, Parts
 from shadow_rx.node import ShadowNode
 from shadow_rx.options import ShadowOptions
 from shadow_rx.publisher import BackgroundPublisher
@@ -145,10 +145,11 @@ class SlowDisk(FileOperations):
     def quicken(self) -> None:
         self._stopped.set()
 
-    def write(self, path: Path, data: bytes) -> None:
+    def write(self, path: Path, data: Parts) -> None:
         # Not a wait for something to become ready: this is how long the device takes.
-        self._stopped.wait(len(data) / self.rate)
-        super().write(path, data)
+        whole = b"".join(data)
+        self._stopped.wait(len(whole) / self.rate)
+        super().write(path, [whole])
 
 
 def test_slow_storage_in_real_time(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from shadow_rx.access_log import Access, AccessLog
 from shadow_rx.description import OptimizerPlan
 from shadow_rx.estimate import Load
 from shadow_rx.event_log import SCHEMA, EventLog, event_lines, read_losses
-from shadow_rx.files import FileOperations
+from shadow_rx.files import FileOperations, Parts
 from shadow_rx.health import Part
 from shadow_rx.log_queue import LogQueue
 from shadow_rx.publisher import DirectPublisher
@@ -56,7 +56,7 @@ def read(path: Path) -> list[dict[str, Any]]:
 class SometimesFull(FileOperations):
     full = False
 
-    def write(self, path: Path, data: bytes) -> None:
+    def write(self, path: Path, data: Parts) -> None:
         if self.full:
             raise OSError(28, "No space left on device")
         super().write(path, data)

@@ -13,7 +13,7 @@ from jobspec.recovery_point import decode_recovery_point, read_recovery_point
 from shadow_rx.core import ShadowCore
 from shadow_rx.errors import ShadowError
 from shadow_rx.event_log import EventLog
-from shadow_rx.files import FileOperations
+from shadow_rx.files import FileOperations, Parts
 from shadow_rx.node import Observer, ShadowNode
 from shadow_rx.options import ShadowOptions
 from shadow_rx.publisher import BackgroundPublisher, DirectPublisher, Publisher
@@ -83,7 +83,7 @@ class GatedFiles(FileOperations):
         self.begun = threading.Semaphore(0)
         self.gate = threading.Semaphore(0)
 
-    def write(self, path: Path, data: bytes) -> None:
+    def write(self, path: Path, data: Parts) -> None:
         if path.name.endswith("state.safetensors"):
             self.begun.release()
             assert self.gate.acquire(timeout=20)
@@ -93,7 +93,7 @@ class GatedFiles(FileOperations):
 class FullDisk(FileOperations):
     full = False
 
-    def write(self, path: Path, data: bytes) -> None:
+    def write(self, path: Path, data: Parts) -> None:
         if self.full:
             raise OSError(28, "No space left on device")
         super().write(path, data)

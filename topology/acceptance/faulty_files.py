@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-from shadow_rx.files import FileOperations
+from shadow_rx.files import FileOperations, Parts
 
 
 class Killed(BaseException):
@@ -29,27 +29,28 @@ class FaultyFiles(FileOperations):
         self.torn = 0
         """Writes that a kill has torn."""
 
-    def write(self, path: Path, data: bytes) -> None:
+    def write(self, path: Path, data: Parts) -> None:
         """See `FileOperations.write`.
 
         Raises:
             OSError: the disk is full; what there was space for stays in the file.
             Killed: after a part of the data was written.
         """
+        whole = b"".join(data)
         if self.tear is not None:
-            whole, share = self.tear
-            self.tear = whole - 1, share
-            if not whole:
+            before, share = self.tear
+            self.tear = before - 1, share
+            if not before:
                 self.tear, self.torn = None, self.torn + 1
-                super().write(path, data[: int(len(data) * share)])
+                super().write(path, [whole[: int(len(whole) * share)]])
                 raise Killed
         if self.free is not None:
-            if len(data) > self.free:
+            if len(whole) > self.free:
                 self.refused += 1
-                super().write(path, data[: self.free])
+                super().write(path, [whole[: self.free]])
                 raise OSError(errno.ENOSPC, "No space left on device", str(path))
-            self.free -= len(data)
-        super().write(path, data)
+            self.free -= len(whole)
+        super().write(path, [whole])
 
     def sync_file(self, path: Path) -> None:
         """Do not wait."""

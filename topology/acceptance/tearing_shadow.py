@@ -12,20 +12,21 @@ import sys
 from pathlib import Path
 
 from shadow_rx.__main__ import main
-from shadow_rx.files import FileOperations
+from shadow_rx.files import FileOperations, Parts
 
 
 def tear(whole: int, share: float) -> None:
     """Let this process die in the middle of the write after `whole` more ones."""
     write, left = FileOperations.write, whole
 
-    def torn(self: FileOperations, path: Path, data: bytes) -> None:
+    def torn(self: FileOperations, path: Path, data: Parts) -> None:
         nonlocal left
         if left:
             left -= 1
             write(self, path, data)
             return
-        write(self, path, data[: int(len(data) * share)])
+        whole = b"".join(data)
+        write(self, path, [whole[: int(len(whole) * share)]])
         os.kill(os.getpid(), signal.SIGKILL)
 
     FileOperations.write = torn  # type: ignore[method-assign]

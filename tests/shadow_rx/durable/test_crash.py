@@ -12,7 +12,7 @@ import pytest
 
 from jobspec.store import StoreSpec
 from shadow_rx.durable.verify import verify_store
-from shadow_rx.files import FileOperations
+from shadow_rx.files import FileOperations, Parts
 from shadow_rx.snapshot import Snapshot
 from shadow_rx.store import RecoveryStore
 from tests.shadow_rx.durable.stores import assert_equal, policy, reader, snapshots
@@ -36,9 +36,10 @@ class Watched(FileOperations):
         self._before("mkdir", path, b"")
         super().make_directory(path)
 
-    def write(self, path: Path, data: bytes) -> None:
-        self._before("write", path, data)
-        super().write(path, data)
+    def write(self, path: Path, data: Parts) -> None:
+        whole = b"".join(data)
+        self._before("write", path, whole)
+        super().write(path, [whole])
 
     def sync_file(self, path: Path) -> None:
         self._before("sync_file", path, b"")

@@ -17,6 +17,7 @@ from shadow_rx.durable.crypto import (
     encrypt,
     find_keys,
     read_key_file,
+    sealed_size,
     write_key_file,
 )
 from shadow_rx.durable.errors import StoreError, Trouble
@@ -33,14 +34,16 @@ OTHER = KeyRing((Key(bytes(32)),))
 @pytest.mark.parametrize("size", [0, 1, CHUNK_BYTES - 1, CHUNK_BYTES, CHUNK_BYTES + 1, 2 * CHUNK_BYTES])
 def test_what_is_encrypted_comes_back(size: int) -> None:
     data = os.urandom(size)
-    sealed = encrypt(RING.primary, "id", "a/b", data)
-    assert decrypt(RING, "store", "id", "a/b", sealed) == data
-    assert encrypt(RING.primary, "id", "a/b", data) != sealed, "every object has a salt of its own"
+    for cut in (0, 1, size // 2, size):
+        sealed = b"".join(encrypt(RING.primary, "id", "a/b", [data[:cut], b"", memoryview(data)[cut:]]))
+        assert decrypt(RING, "store", "id", "a/b", sealed) == data
+        assert len(sealed) == sealed_size(size)
+    assert b"".join(encrypt(RING.primary, "id", "a/b", [data])) != sealed, "every object has a salt of its own"
 
 
 def test_every_change_is_noticed() -> None:
     data = os.urandom(CHUNK_BYTES + 100)
-    sealed = encrypt(RING.primary, "id", "a", data)
+    sealed = b"".join(encrypt(RING.primary, "id", "a", [data]))
     changed = [sealed[:at] + bytes([sealed[at] ^ 1]) + sealed[at + 1 :] for at in (0, 20, 47, 48, 500, len(sealed) - 1)]
     one, two = sealed[48 : 48 + CHUNK_BYTES + 16], sealed[48 + CHUNK_BYTES + 16 :]
     cut = [sealed[:n] for n in (0, 10, 48, 60, 48 + CHUNK_BYTES + 16, len(sealed) - 1)]
@@ -54,7 +57,7 @@ def test_every_change_is_noticed() -> None:
 
 
 def test_a_changed_key_id_names_the_key_that_is_missing() -> None:
-    sealed = bytearray(encrypt(RING.primary, "id", "a", b"data"))
+    sealed = bytearray(b"".join(encrypt(RING.primary, "id", "a", [b"data"])))
     sealed[8:16] = bytes(8)
     with pytest.raises(StoreError, match="is encrypted with key 0000000000000000") as caught:
         decrypt(RING, "store", "id", "a", bytes(sealed))

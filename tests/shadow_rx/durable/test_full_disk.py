@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from jobspec.reasons import GapReason
-from shadow_rx.files import FileOperations
+from shadow_rx.files import FileOperations, Parts
 from shadow_rx.publisher import DirectPublisher
 from shadow_rx.store import RecoveryStore
 from tests.shadow_rx.durable.stores import assert_equal, policy, reader, snapshots
@@ -24,12 +24,13 @@ class Limited(FileOperations):
 
     left = 1 << 40
 
-    def write(self, path: Path, data: bytes) -> None:
-        if len(data) > self.left:
-            path.write_bytes(data[: self.left])
+    def write(self, path: Path, data: Parts) -> None:
+        whole = b"".join(data)
+        if len(whole) > self.left:
+            path.write_bytes(whole[: self.left])
             raise OSError(errno.ENOSPC, "No space left on device")
-        self.left -= len(data)
-        super().write(path, data)
+        self.left -= len(whole)
+        super().write(path, [whole])
 
 
 def test_training_and_replica_go_on_and_steps_become_durable_again(tmp_path: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import os
+import stat
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -72,7 +74,7 @@ class CaptureReader:
         stream: BinaryIO
         if isinstance(path, Path):
             # Unbuffered, because a ByteSource buffers and asks for large pieces.
-            stream = self._owned = io.FileIO(path)
+            stream = self._owned = io.FileIO(path, opener=_open)
         else:
             stream = path
         try:
@@ -193,6 +195,15 @@ def _name(path: Path | BinaryIO) -> str:
         return str(path)
     name = getattr(path, "name", None)
     return name if isinstance(name, str) else "stream"
+
+
+def _open(path: str, flags: int) -> int:
+    """Open a file; a named pipe is refused, because opening it could wait for ever."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, "it is a pipe; where standard input is read, give it there, as -", path)
+    return descriptor
 
 
 def _size(stream: BinaryIO) -> int | None:

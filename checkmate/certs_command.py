@@ -50,7 +50,10 @@ def certs(
     try:
         jobs = [loaded.job for loaded in load_jobs(job)] if job else []
         made = make_certificates(folder, jobs, datetime.now(UTC), days, host or (), force=force)
-    except (JobError, TlsError, OSError, ValueError) as error:
+    except OSError as error:
+        print(f"error: {error.filename or folder}: cannot be written: {error.strerror}", file=sys.stderr)
+        raise typer.Exit(FAILED) from None
+    except (JobError, TlsError, ValueError) as error:
         print(f"error: {error}", file=sys.stderr)
         raise typer.Exit(FAILED) from None
     files = CertificateSet(folder)

@@ -6,6 +6,8 @@ and ``--help``, completion and most subcommands do without it.
 
 from __future__ import annotations
 
+import errno
+import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
@@ -23,7 +25,9 @@ from checkmate.status_command import status_command
 
 app = typer.Typer(
     name="checkmate",
-    help="Checkpoints of every training iteration, made from the gradients that are already on the wire.",
+    help="Checkpoints of every training iteration, made from the gradients that are already on the wire.\n\n"
+    "Exit code of every command: 0 all is well; 1 something is not as it must be (the command's help says what), or "
+    "standard output was closed; 2 it could not be done; 130 interrupted; 143 terminated.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -88,7 +92,17 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # Ended like an interrupted one: what was started is stopped on the way out.
     signal.signal(signal.SIGTERM, _terminate)
     try:
-        run(args=list(arguments) if arguments is not None else None, prog_name="checkmate")
+        try:
+            run(args=list(arguments) if arguments is not None else None, prog_name="checkmate")
+        finally:
+            sys.stdout.flush()
+    except OSError as error:
+        # Each command explains what it cannot read or write; this is standard output, above all: a full disk.
+        if error.errno != errno.EPIPE:
+            print(f"error: {error.filename or 'output'}: {error.strerror or error}", file=sys.stderr)
+        # What is still in the buffer cannot be written either, and must not be tried again at the end.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        sys.exit(1 if error.errno == errno.EPIPE else 2)
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         sys.exit(130)

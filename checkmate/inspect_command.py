@@ -41,7 +41,12 @@ def inspect(
         with _bar(errors) as bar:
             task = bar.add_task(f"reading {capture.name}", total=None)
             found = inspect_capture(capture, job, lambda done, size: bar.update(task, completed=done, total=size))
-    except (JobError, OSError, CaptureError) as error:
+    except OSError as error:
+        errors.print(
+            f"error: {capture}: cannot be read: {error.strerror}", highlight=False, markup=False, soft_wrap=True
+        )
+        raise typer.Exit(FAILED) from None
+    except (JobError, CaptureError) as error:
         errors.print(f"error: {error}", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(DAMAGED if isinstance(error, CaptureError) else FAILED) from None
     if as_json:

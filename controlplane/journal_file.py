@@ -10,8 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.digests import FlowStart
+from jobspec.regular_files import read_bounded
 
 _FORMAT = 1
+_MAX_BYTES = 64 << 20
+"""Of a file at most: far more than all flows that there can be take."""
 _RANGES = {"flow_id": 1 << 16, "isn": 1 << 32, "src_port": 1 << 16, "dst_port": 1 << 16}
 
 
@@ -37,7 +40,7 @@ def read_journal(path: Path) -> tuple[FlowStart, ...]:
         JournalError: it cannot be read, is no journal, or lies in a folder that does not exist.
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        text = read_bounded(path, _MAX_BYTES).decode()
     except FileNotFoundError:
         if not path.parent.is_dir():
             raise JournalError(path, "there is no such folder") from None
@@ -49,7 +52,7 @@ def read_journal(path: Path) -> tuple[FlowStart, ...]:
         if document["format"] != _FORMAT:
             raise JournalError(path, f"format {document['format']!r}, expected {_FORMAT}")
         return tuple(_start(item) for item in document["connections"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, JournalError):
             raise
         raise JournalError(path, f"is no journal of connections ({error!r}); delete it to begin without") from error

@@ -6,6 +6,7 @@ A FIFO would make the reader wait for ever, a device or a sparse file would fill
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -53,3 +54,32 @@ def _check(status: os.stat_result, limit: int) -> None:
         raise UnreadableFile(f"has {status.st_size} bytes, this machine's memory {_MEMORY}")
     if status.st_size > limit:
         raise UnreadableFile(f"has {status.st_size} bytes, it can have at most {limit}")
+
+
+def regular(path: str, flags: int) -> int:
+    """Open a regular file: an opener for `open`, as in ``open(path, "rb", opener=regular)``.
+
+    Raises:
+        OSError: it cannot be opened, or is no regular file; `strerror` says which.
+    """
+    # Without O_NONBLOCK, opening a named pipe waits until somebody writes to it.
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+    kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
+    if kind not in (stat.S_IFREG, stat.S_IFDIR):  # `open` itself refuses directories
+        os.close(descriptor)
+        raise OSError(errno.EINVAL, f"it is {_KINDS.get(kind, 'something else')}, expected a regular file", path)
+    return descriptor
+
+
+def read_bounded(path: Path, most: int) -> bytes:
+    """Return what a regular file, which links may lead to, holds; `most` is the largest number of bytes it may have.
+
+    Raises:
+        OSError: it cannot be read, is no regular file, or is larger; `strerror` says which.
+    """
+    with open(path, "rb", opener=regular) as file:
+        data = file.read(most + 1)
+        if len(data) > most:
+            size = max(os.fstat(file.fileno()).st_size, len(data))
+            raise OSError(errno.EFBIG, f"it has {size:,} bytes, more than {most:,}", str(path))
+        return data

@@ -22,11 +22,13 @@ def _warm() -> WarmStart:
     return WarmStart(Path(tempfile.mkdtemp(prefix="checkmate-tests-")) / "start.log", _MODULES, ROOT)
 
 
-def run_program(*words: str | Path, timeout: float = 240) -> subprocess.CompletedProcess[str]:
-    """Run ``checkmate`` with arguments, in the project's folder."""
+def run_program(
+    *words: str | Path, timeout: float = 240, stdout: int | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run ``checkmate`` with arguments, in the project's folder; `stdout` takes its output instead of the result."""
     arguments = [str(word) for word in words]
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        process = _warm().fork("checkmate.cli", arguments, out.fileno(), err.fileno())
+        process = _warm().fork("checkmate.cli", arguments, out.fileno() if stdout is None else stdout, err.fileno())
         try:
             status = process.wait(timeout)
         except subprocess.TimeoutExpired:

@@ -23,6 +23,7 @@ from typing import BinaryIO
 from google.protobuf.message import DecodeError
 
 from jobspec.frame import crc32c
+from jobspec.regular_files import regular
 from jobspec.rotating_file import LogLimits, RotatingFile
 from jobspec.sidechannel.limits import MAX_MESSAGE_BYTES
 from jobspec.sidechannel.side_channel_pb2 import (
@@ -160,7 +161,7 @@ def _end(path: Path) -> int | None:
     Raises:
         SideChannelLogError: no such log.
     """
-    with path.open("rb") as file:
+    with open(path, "rb", opener=regular) as file:
         _check_magic(file, path)
         size = os.fstat(file.fileno()).st_size
         while True:
@@ -194,7 +195,7 @@ def read_log(path: Path) -> Iterator[Entry]:
         OSError: it cannot be opened or read.
     """
     session = 0
-    with path.open("rb") as file:
+    with open(path, "rb", opener=regular) as file:
         _check_magic(file, path)
         while True:
             offset = file.tell()
@@ -215,7 +216,7 @@ def read_entry(path: Path, offset: int) -> Message:
         SideChannelLogError: there is no whole entry.
         OSError: the file cannot be opened or read.
     """
-    with path.open("rb") as file:
+    with open(path, "rb", opener=regular) as file:
         file.seek(offset)
         message = _read(file, path, offset)
     if message is None:

@@ -11,9 +11,12 @@ from cryptography import x509
 from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.hazmat.primitives import serialization
 
+from jobspec.regular_files import read_bounded
 from jobspec.tls.errors import TlsError
 from jobspec.tls.identity import SCHEME, Identity, identity_of
 
+_MAX_BYTES = 1 << 20
+"""Of a file of certificates, or a key, at most."""
 OTHERS = 0o077
 """Permissions of a file for others than its owner."""
 
@@ -121,7 +124,7 @@ def check_owner(key: Path) -> None:
 
 def _read(path: Path) -> bytes:
     try:
-        return path.read_bytes()
+        return read_bounded(path, _MAX_BYTES)
     except OSError as error:
         raise TlsError(path, f"cannot be read: {error.strerror}") from error
 

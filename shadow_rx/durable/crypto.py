@@ -29,6 +29,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from jobspec.private_files import replace_private
+from jobspec.regular_files import read_bounded
 from shadow_rx.durable.errors import StoreError, Trouble, damaged
 
 MAGIC = b"CKMTENC1"
@@ -39,6 +40,7 @@ CHUNK_BYTES = 1 << 20
 _ID_BYTES, _SALT_BYTES, _TAG_BYTES = 8, 32, 16
 _HEADER_BYTES = len(MAGIC) + _ID_BYTES + _SALT_BYTES
 _MOVED = re.compile(r"\.old-[0-9]+(?=/)")
+_MAX_FILE_BYTES = 1 << 20
 _HEX = re.compile(r"[0-9a-fA-F]{64}")
 
 
@@ -103,7 +105,7 @@ def read_key_file(path: Path) -> KeyRing:
     """
     try:
         mode = path.stat().st_mode & 0o777
-        text = path.read_text(encoding="ascii")
+        text = read_bounded(path, _MAX_FILE_BYTES).decode("ascii")
     except (OSError, UnicodeDecodeError) as error:
         raise StoreError(Trouble.KEY, str(path), "", f"the key file cannot be read: {error}") from error
     if mode & 0o077:

@@ -218,7 +218,7 @@ def test_a_byte_order_mark_is_skipped_and_a_pipe_refused(tmp_path: Path) -> None
     (tmp_path / "job.yaml").write_bytes(b"\xef\xbb\xbf" + TEXT.encode())
     assert load_jobs([tmp_path / "job.yaml"])[0].job == parse_job(TEXT).job
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(JobError, match="not a regular file"):
+    with pytest.raises(JobError, match="expected a regular file"):
         load_jobs([tmp_path / "pipe"])
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobspec.bounded_files import read_bounded
+from jobspec.regular_files import read_bounded
 
 
 def test_a_file_of_the_allowed_size_is_read(tmp_path: Path) -> None:
@@ -20,7 +20,7 @@ def test_a_file_of_the_allowed_size_is_read(tmp_path: Path) -> None:
 def test_what_is_no_file_is_refused_without_waiting(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for path, reason in (
-        (tmp_path / "pipe", "not a regular file"), (Path("/dev/zero"), "not a regular file"),
+        (tmp_path / "pipe", "it is a FIFO"), (Path("/dev/zero"), "it is a device"),
         (tmp_path, "directory"), (tmp_path / "none", "No such file"),
     ):  # fmt: skip
         with pytest.raises(OSError, match=reason):

@@ -124,6 +124,7 @@ class Table:
         const: entries are fixed by the program.
         const_default: the default action is fixed by the program.
         actions: names of the allowed actions.
+        param_widths: widths in bits of an action's parameters, by its name.
         has_direct_counter: entries count packets and bytes; so does the default action.
         needs_priority: entries carry a positive priority (ternary and range tables).
         lookup: finds the row of a packet's key (used by the generated code).
@@ -137,6 +138,7 @@ class Table:
         self.size = spec.size
         self.const = spec.const
         self.const_default = spec.const_default
+        self.param_widths = {action.name: action.param_widths for action in spec.actions}
         self.actions: tuple[str, ...] = tuple(action.name for action in spec.actions)
         self.has_direct_counter = spec.direct_counter
         self.needs_priority = spec.match_type in (MatchKind.TERNARY, MatchKind.RANGE)
@@ -318,11 +320,10 @@ class Table:
         self._check_action(entry.action)
 
     def _check_action(self, call: ActionCall) -> None:
-        index = self._index.get(call.name)
-        if index is None:
+        if call.name not in self._index:
             allowed = ", ".join(self.actions) or "none"
             raise self._error(ErrorKind.INVALID_ARGUMENT, f"action {call.name} is not one of {allowed}")
-        widths = self._spec.actions[index].param_widths
+        widths = self.param_widths[call.name]
         if len(call.args) != len(widths):
             what = f"action {call.name} takes {len(widths)} arguments, not {len(call.args)}"
             raise self._error(ErrorKind.INVALID_ARGUMENT, what)

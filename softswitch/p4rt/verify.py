@@ -45,6 +45,10 @@ def _table(schema: Schema, info: TableInfo, table: Table) -> Iterator[str]:
         yield "the two differ in whether the entries are constant"
     if info.has_direct_counter != table.has_direct_counter:
         yield "the two differ in whether there is a direct counter"
+    for action in (schema.actions[action_id] for action_id in info.scopes):
+        widths = tuple(param.width for param in action.params)
+        if table.param_widths.get(action.name, widths) != widths:
+            yield f"action {action.name} has parameters of {table.param_widths[action.name]} bits, not {widths}"
     missing = [name for name in (schema.actions[a].name for a in info.scopes) if name not in table.actions]
     if missing:
         yield f"actions {', '.join(missing)} are not in the program"

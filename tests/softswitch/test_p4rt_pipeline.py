@@ -178,6 +178,23 @@ def test_actions_of_p4info_and_program_must_agree(rig: Rig) -> None:
     assert "SampleIngress.elsewhere" in text
 
 
+@pytest.mark.parametrize("change", ["another parameter", "one missing", "another width"])
+def test_parameters_of_p4info_and_program_must_agree(rig: Rig, change: str) -> None:
+    config = load_config()
+    action = next(item for item in config.p4info.actions if item.params)
+    if change == "another parameter":
+        action.params.add(id=99, name="more", bitwidth=8)
+    elif change == "one missing":
+        del action.params[-1]
+    else:
+        action.params[0].bitwidth += 1
+    with pytest.raises(grpc.RpcError) as caught:
+        rig.controller.set_pipeline(Call.VERIFY, config)
+    code, text = status_of(caught.value)
+    assert code == "INVALID_ARGUMENT"
+    assert action.preamble.name in text
+
+
 def test_program_with_a_construct_that_is_not_supported_is_refused_by_name(rig: Rig) -> None:
     config = load_config()
     program = json.loads(config.p4_device_config)

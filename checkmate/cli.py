@@ -13,15 +13,19 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import typer
-from typer.core import TyperCommand
+try:
+    import typer
+    from typer.core import TyperCommand
 
-from checkmate import job_commands, store_commands, switch_commands, testbed_commands
-from checkmate.acceptance_command import acceptance
-from checkmate.certs_command import certs
-from checkmate.inspect_command import inspect
-from checkmate.replay_command import replay_command
-from checkmate.status_command import status_command
+    from checkmate import job_commands, store_commands, switch_commands, testbed_commands
+    from checkmate.acceptance_command import acceptance
+    from checkmate.certs_command import certs
+    from checkmate.inspect_command import inspect
+    from checkmate.replay_command import replay_command
+    from checkmate.status_command import status_command
+except KeyboardInterrupt:  # this takes a second or two
+    print("interrupted", file=sys.stderr)
+    sys.exit(130)
 
 app = typer.Typer(
     name="checkmate",

@@ -18,7 +18,7 @@ from jobspec.model import Job
 from jobspec.regular_files import read_bounded
 
 Path_ = tuple[str | int, ...]
-MAX_BYTES = 1 << 20
+MAX_BYTES = 1 << 18
 """Of one file at most."""
 MAX_VALUES = 30_000
 """Values and keys in one file at most, aliases followed: a few lines of aliases can stand for billions."""

@@ -19,7 +19,8 @@ from jobspec.loader import MAX_BYTES, load_job
 from tests.fuzz_inputs.damage import damaged
 
 NAME = "job_file"
-TEST_COUNT = 100
+TEST_COUNT = 60
+PER_CALL = 4
 EXAMPLES = Path(__file__).parents[2] / "examples"
 MAX_MESSAGE = 2000
 """Characters of one problem."""

@@ -209,7 +209,7 @@ def test_a_file_of_three_megabytes_is_refused_unread(tmp_path: Path, monkeypatch
     path.write_text("".join(f"key{i}: value\n" for i in range(200_000)))
     monkeypatch.setattr(yaml.SafeLoader, "__init__", None)  # whoever composes fails
     with pytest.raises(
-        JobError, match=r"large.yaml: \(file\): cannot be read: it has 3,\d+,\d+ bytes, more than 1,048,576"
+        JobError, match=r"large.yaml: \(file\): cannot be read: it has 3,\d+,\d+ bytes, more than 262,144"
     ):
         load_jobs([path])
 

@@ -139,7 +139,7 @@ class Layout:
                 for item in doc["params"]
             )
             version = int(doc["version"])
-        except (KeyError, TypeError, AttributeError) as error:
+        except (AttributeError, KeyError, OverflowError, TypeError) as error:
             raise ValueError(f"not a layout: {error!r} is missing or of a wrong type") from error
         return cls(version, _buckets_of(slots), slots)
 

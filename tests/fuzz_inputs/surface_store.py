@@ -34,7 +34,7 @@ from tests.shadow_rx.twin import as_bytes
 
 NAME = "store"
 TEST_COUNT = 60
-PER_CALL = 5
+PER_CALL = 2
 _STEPS = 5
 _RING = KeyRing((Key(bytes(range(32))),))
 Tree = dict[str, bytes]
@@ -294,9 +294,9 @@ def _records_are_forged(rng: random.Random, store: _Store, tree: Tree) -> bool:
         packed = zlib.compress(json.dumps(text).encode(), 1)
         if rng.random() < 0.05:
             packed = _bomb(rng)
-        records.append(_record(packed, body))
+        records.append((_record(packed, body),))
     records += records * rng.choice((0, 0, 0, 0, 1, 100))
-    _forge(store, tree, name, encode_segment(header, records))
+    _forge(store, tree, name, b"".join(encode_segment(header, records)))
     return True
 
 
@@ -304,8 +304,8 @@ def _records_are_forged(rng: random.Random, store: _Store, tree: Tree) -> bool:
 def _bombs() -> tuple[bytes, ...]:
     """Small packed texts that are large or deep."""
     return (
-        zlib.compress(b'{"a":[' + b"0," * (20 << 20) + b"0]}", 1),
-        zlib.compress(b" " * (100 << 20), 1),
+        zlib.compress(b'{"a":[' + b"0," * (4 << 20) + b"0]}", 1),
+        zlib.compress(b" " * (70 << 20), 1),
         zlib.compress(b'{"a":' * 100_000 + b"1" + b"}" * 100_000, 9),
         zlib.compress(b'{"manifest":"' + b"[" * 100_000 + b'"}', 9),
         zlib.compress(b'{"state_bytes":' + b"9" * 5000 + b"}", 9),
@@ -328,7 +328,7 @@ def _forge(store: _Store, tree: Tree, name: str, data: bytes) -> None:
         tree[name] = data
         return
     store_id = json.loads(store.tree[STORE_FILE])["id"]
-    tree[f"{name}.enc"] = encrypt(store.ring.primary, store_id, name, data)
+    tree[f"{name}.enc"] = b"".join(encrypt(store.ring.primary, store_id, name, [data]))
 
 
 _Kind = Callable[[random.Random, _Store, Tree], bool]

@@ -121,15 +121,15 @@ def test_a_small_text_that_unpacks_to_much_is_refused(tmp_path: Path) -> None:
     from tests.fuzz_inputs.surface_store import _bombs, _record
 
     for bomb in _bombs():
-        record = decode_segment(_segment([_record(bomb, b"")])).records[0]
+        record = decode_segment(_segment(_record(bomb, b""))).records[0]
         with pytest.raises(SegmentDamage):
             _decode(record)
 
 
-def _segment(records: list[bytes]) -> bytes:
+def _segment(record: bytes) -> bytes:
     from shadow_rx.durable.segment import encode_segment
 
-    return encode_segment({"group": "dp0", "epoch": 1, "first": 2, "last": 2}, records)
+    return b"".join(encode_segment({"group": "dp0", "epoch": 1, "first": 2, "last": 2}, [(record,)]))
 
 
 def _decode(record: object) -> None:

@@ -35,7 +35,7 @@ def tables(found: Inspection) -> Iterator[Table | str]:
     others = dict(found.other)
     if found.tcp_unlisted:
         others["tcp of further connections"] = found.tcp_unlisted
-    for title, counts in (("Other traffic", others), ("Marks", found.rocev2.marks)):
+    for title, counts in (("Other traffic", others), ("Oddities", found.oddities), ("Marks", found.rocev2.marks)):
         if any(counts.values()):
             yield _table(title, len(counts), [("what", list(counts)), (">packets", list(map(str, counts.values())))])
     yield from found.rocev2.notes

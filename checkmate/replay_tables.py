@@ -51,6 +51,8 @@ def show_replay(report: ReplayReport, console: Console) -> None:
     others = {**report.other, **{f"not used: {cause}": count for cause, count in report.discarded.items()}}
     if others:
         _say(console, "other packets: " + ", ".join(f"{count} {name}" for name, count in others.items()))
+    for name, number in report.oddities.items():
+        _say(console, f"note: {number} {name}")
     for problem in report.problems[:_SHOWN_LINES]:
         _say(console, f"problem: {problem}")
     if len(report.problems) > _SHOWN_LINES:

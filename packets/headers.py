@@ -62,8 +62,8 @@ class Checksum(IntEnum):
     OK = 1
     BAD = 2
     PARTIAL = 3
-    """Not finished, as a capture on a host with checksum offload has it: in TCP the field holds the sum of the
-    pseudo-header only, in IPv4 it is 0. Nothing can be said of the bytes."""
+    """Not finished, as a capture on a host with offload has it: in TCP the field holds the pseudo-header's sum only, in
+    IPv4 it is 0; and neither is right where the IP length is 0. Nothing can be said of the bytes."""
     ABSENT = 4
     """There is none: IPv6, UDP with a field of 0."""
 

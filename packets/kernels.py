@@ -76,6 +76,8 @@ def _tcp_checksum(data, row, end):
     pseudo = constant + np.uint64(_swap(length & 0xFFFF)) + np.uint64(_swap(length >> 16))
     if (pseudo + _sum(data, row.transport, end)) % np.uint64(0xFFFF) == np.uint64(0):
         return _OK
+    if _u16(data, row.network + (2 if row.ip_version == 4 else 4)) == 0:
+        return _PARTIAL
     field = _u16(data, row.transport + 16)
     return _PARTIAL if field == _fold(pseudo) or field == _fold(constant) else _BAD
 
@@ -167,7 +169,7 @@ def _ipv4(data, row, at, captured_end, wire_end, captured, wire):
     if _sum(data, at, at + header) % np.uint64(0xFFFF) == np.uint64(0):
         row.ip_checksum = _OK
     else:
-        row.ip_checksum = _PARTIAL if _u16(data, at + 10) == 0 else _BAD
+        row.ip_checksum = _PARTIAL if _u16(data, at + 10) == 0 or total == 0 else _BAD
     if _u16(data, at + 6) & 0x3FFF:
         row.kind = _FRAGMENT
         return np.int64(-1), np.int64(0)

@@ -161,7 +161,7 @@ def _ipv4(header: Header, data: memoryview, at: int, captured_end: int, limit: i
     if sum_le(data[at : at + size]) % 0xFFFF == 0:
         header.ip_checksum = _OK
     else:
-        header.ip_checksum = _BAD if field else _PARTIAL
+        header.ip_checksum = _BAD if field and total else _PARTIAL
     if fragment & 0x3FFF:
         header.kind = _FRAGMENT
     return at + size, end
@@ -238,6 +238,8 @@ def _tcp(header: Header, data: memoryview, at: int, end: int, captured_end: int,
         pseudo = constant + swap(length & 0xFFFF) + swap(length >> 16)
         if (pseudo + sum_le(data[at:end])) % 0xFFFF == 0:
             header.checksum = _OK
+        elif not _U16(data, network + (2 if header.ip_version == 4 else 4))[0]:
+            header.checksum = _PARTIAL  # who fills in the length fills in the checksum too
         elif field in (_folded(pseudo), _folded(constant)):  # some cards are given a sum without the length
             header.checksum = _PARTIAL
         else:

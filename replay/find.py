@@ -9,7 +9,7 @@ from pathlib import Path
 from capture.errors import CaptureError
 from capture.reader import open_capture
 from replay.errors import ReplayError
-from replay.peek import peek
+from replay.segments import look
 from replay.survey import SeenStream
 
 JOB_FILE = "job.yaml"
@@ -38,12 +38,10 @@ def kind_of(path: Path) -> Kind | None:
     try:
         with open_capture(path) as reader:
             streams: dict[bytes, SeenStream] = {}
-            for packet in reader:
-                seen = peek(packet)
-                if isinstance(seen, str):
-                    if seen == "rocev2":
-                        return Kind.ROCEV2
-                elif seen.payload:
+            for seen in look(reader.batches()):
+                if seen.name == "rocev2":
+                    return Kind.ROCEV2
+                if seen.payload:
                     if len(streams) >= _CONNECTIONS:
                         streams.clear()
                     if streams.setdefault(seen.key, SeenStream(seen.key)).scan(seen.seq, seen.payload):

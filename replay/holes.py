@@ -20,10 +20,10 @@ def step_result(gradient: StepGradient, captured: Collection[Carrier]) -> StepRe
         gradient: its cells.
         captured: carriers of which the captures have any frame.
     """
-    complete = gradient.complete
+    complete = gradient.complete and gradient.plan.proven
     holes: list[Hole] = []
     missing = 0
-    for cell in () if complete else gradient.cells:
+    for cell in () if gradient.complete else gradient.cells:
         if cell.good:
             continue
         for hole in _holes(gradient, cell, captured):
@@ -52,6 +52,7 @@ def step_result(gradient: StepGradient, captured: Collection[Carrier]) -> StepRe
         conflict_details=tuple(gradient.conflicts),
         holes=tuple(holes[:MAX_HOLES]),
         sha256=sha256,
+        reason=None if gradient.plan.proven else GapReason.UNKNOWN_LAYOUT,
     )
 
 

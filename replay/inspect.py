@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from capture.errors import CaptureError
-from capture.model import LINKTYPE_ETHERNET, Packet
+from capture.model import Packet
 from capture.reader import CaptureReader, open_capture
 from jobspec.model import Job
 from replay.inspect_tcp import TcpDirection, TcpTraffic
-from replay.peek import Peek, peek
+from replay.segments import Seen, look
 from rocev2.decoder import Decoder
 from rocev2.results import DecodedCapture, QueuePairSummary
 
@@ -47,10 +47,10 @@ class Totals:
     """Packets by LINKTYPE_*."""
     _previous_ns: int = 0
 
-    def add(self, packet: Packet) -> None:
+    def add(self, packet: Seen) -> None:
         """Take a packet into account."""
         self.packets += 1
-        size = packet.original_length
+        size = packet.wire_length
         self.captured_bytes += len(packet.data)
         self.wire_bytes += size
         self.cut += size > len(packet.data)
@@ -89,6 +89,8 @@ class Inspection:
     """RoCEv2: queue pairs, messages, collectives."""
     other: dict[str, int]
     """Everything else, by name."""
+    oddities: dict[str, int]
+    """What was odd about packets without making them useless, and how many they were."""
     damage: CaptureError | None
     """Why the file could not be read to its end, None where it could."""
     queue_pair_roles: dict[tuple[str, str, int], str]
@@ -147,6 +149,7 @@ class Inspection:
             "marks": dict(found.marks),
             "notes": list(found.notes),
             "other": self.other,
+            "oddities": self.oddities,
             "error": None
             if self.damage is None
             else {"offset": self.damage.offset, "problem": self.damage.problem, "fix": self.damage.fix},
@@ -162,8 +165,6 @@ class Inspector:
         """Of the packets so far."""
         self._tcp = TcpTraffic(job)
         self._decoder = Decoder(use_p2p=True, dtype=None)
-        self._other: Counter[str] = Counter()
-        self._segments = 0
         self._roles = {
             (str(pair.source_address), str(pair.target_address), pair.number): (
                 f"{pair.source.name}->{pair.target.name}, replicated to {', '.join(s.name for s in pair.shadows)}"
@@ -171,18 +172,14 @@ class Inspector:
             for pair in (job.queue_pairs if job is not None else ())
         }
 
-    def add(self, packet: Packet) -> None:
+    def add(self, seen: Seen) -> None:
         """Take the next packet of the capture."""
-        self.totals.add(packet)
-        if packet.link_type != LINKTYPE_ETHERNET:
-            self._other[f"link type {packet.link_type}"] += 1
-            return
-        seen = peek(packet)
-        if isinstance(seen, Peek):
-            self._tcp.add(packet, seen)
-            self._segments += 1
+        self.totals.add(seen)
+        if seen.tcp:
+            self._tcp.add(seen)
         else:
-            self._decoder.feed(packet)
+            data = bytes(seen.data)
+            self._decoder.feed(Packet(seen.number, seen.time_ns, data, seen.wire_length, 0, seen.link_type, 0))
 
     def finish(self, file: str, capture: CaptureReader, damage: CaptureError | None = None) -> Inspection:
         """Return all that was found in `capture`, which ended, or ended with `damage`."""
@@ -195,7 +192,8 @@ class Inspector:
             tcp=tuple(self._tcp.directions),
             tcp_unlisted=self._tcp.unlisted,
             rocev2=found,
-            other=dict(sorted((self._other + Counter(found.other)).items())),
+            other=dict(sorted(found.other.items())),
+            oddities=capture.oddities,
             damage=damage,
             queue_pair_roles=self._roles,
         )
@@ -222,9 +220,9 @@ def inspect_capture(
     damage = None
     with open_capture(path) as capture:
         try:
-            for packet in capture:
-                inspector.add(packet)
-                if progress is not None and packet.number % _TELL_EVERY == 0:
+            for seen in look(capture.batches()):
+                inspector.add(seen)
+                if progress is not None and seen.number % _TELL_EVERY == 0:
                     progress(capture.bytes_read, capture.size)
         except CaptureError as error:
             damage = error

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from capture.model import Packet
 from jobspec.frame import HEADER_BYTES, MAGIC, FrameError, FrameHeader
 from jobspec.model import Job
 from packets.segment import FIN, RST, SYN
 from replay.inspect_spans import Spans
-from replay.peek import Peek, dotted
+from replay.segments import Seen, dotted
 
 MAX_CONNECTIONS = 10_000
 """Directions of connections that are listed; packets of further ones are only counted."""
@@ -88,8 +87,9 @@ class TcpDirection:
     _spans: Spans = field(default_factory=Spans)
     _origin: int | None = None
 
-    def add(self, seen: Peek, length: int) -> None:
-        """Take a segment with `length` bytes of payload on the wire."""
+    def add(self, seen: Seen) -> None:
+        """Take a segment."""
+        length = seen.wire_payload
         self.packets += 1
         self.payload_bytes += length
         self.syn += bool(seen.flags & SYN)
@@ -165,17 +165,15 @@ class TcpTraffic:
         self._current: dict[bytes, TcpDirection] = {}
         self._roles = dict(_roles(job)) if job is not None else {}
 
-    def add(self, packet: Packet, seen: Peek) -> None:
-        """Take a segment of `packet`."""
+    def add(self, seen: Seen) -> None:
+        """Take a segment."""
         direction = self._current.get(seen.key)
         if direction is None or (seen.flags & SYN and direction.isn not in (None, seen.seq)):
             if len(self.directions) >= MAX_CONNECTIONS:
                 self.unlisted += 1
                 return
             direction = self._begin(seen.key)
-        # A short frame is padded, a long one may be cut, never both.
-        cut = packet.original_length - len(packet.data)
-        direction.add(seen, len(seen.payload) + cut)
+        direction.add(seen)
 
     def _begin(self, key: bytes) -> TcpDirection:
         source, source_port, destination, destination_port = dotted(key)

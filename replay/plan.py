@@ -7,7 +7,7 @@ schedule where that frame is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from jobspec.frame import FrameHeader
@@ -108,6 +108,9 @@ class EpochPlan:
     """Newest step that the ranks told of, or that a header names."""
     flows: dict[tuple[int, int], PlannedFlow] = field(default_factory=dict)
     """By channel and rank."""
+    proven: bool = True
+    """Whether the layout is known to be whole: told, or inferred and proven by streams that go from one step to the
+    next where it says."""
 
     def layout_at(self, step: int) -> Layout:
         """Return the layout of `step`, at least the epoch's first."""
@@ -117,6 +120,11 @@ class EpochPlan:
         """Return what the headers of a flow's frames must say in a step."""
         version = self.layout_at(step).version
         return FrameIdentity(self.job, self.group_id, self.epoch, flow.channel, flow.rank, step, version)
+
+    @property
+    def key(self) -> EpochKey:
+        """Job number, group number, epoch."""
+        return self.job, self.group_id, self.epoch
 
     @property
     def label(self) -> str:
@@ -264,6 +272,24 @@ def bind(seen: SeenStream, plans: dict[EpochKey, EpochPlan]) -> Binding | str | 
         return f"its headers of steps {header.step} and {last.header.step} are not where the layout has them"
     sync = "syn" if seen.isn is not None and (seen.isn + 1) % _MODULUS == base else "header"
     return Binding(plan, flow, base, 0 if sync == "syn" else start, sync, seen)
+
+
+def prove_layouts(plans: Iterable[EpochPlan], found: Sequence[tuple[SeenStream, Binding | str]]) -> None:
+    """Find out which inferred layouts are proven: the ends of buckets that nobody saw are not in the headers.
+
+    A stream carries every chunk of its channel in each step. So where its headers of two different steps are as far
+    from each other as the layout says, no part of a bucket of that channel is missing in the layout.
+    """
+    for plan in plans:
+        streams = [(seen, bound) for seen, bound in found if seen.first is not None and seen.first.epoch == plan.key]
+        channels = {
+            bound.flow.channel
+            for seen, bound in streams
+            if not isinstance(bound, str) and seen.first is not None and seen.last is not None
+            and seen.first.header.step != seen.last.header.step
+        }  # fmt: skip
+        contradicted = any(isinstance(bound, str) for _, bound in streams)
+        plan.proven = not plan.inferred or (not contradicted and channels == {channel for channel, _ in plan.flows})
 
 
 def _first_steps(survey: Survey, key: EpochKey, plan: EpochPlan) -> Iterator[int]:

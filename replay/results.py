@@ -103,7 +103,7 @@ class StepResult:
     @property
     def crc(self) -> str:
         """``ok``, ``bad`` or ``missing``, over all frames."""
-        if self.frames_proven == self.frames and self.complete:
+        if self.frames_proven == self.frames:
             return "ok"
         return "bad" if any(hole.cause == GapReason.CORRUPT_FRAME for hole in self.holes) else "missing"
 
@@ -176,6 +176,8 @@ class ReplayReport:
     """Packets that carry no gradients, by name."""
     discarded: Mapping[str, int] = field(default_factory=dict)
     """Segments of the streams that were not used, by cause."""
+    oddities: Mapping[str, int] = field(default_factory=dict)
+    """What was odd about packets that were used, and how many they were."""
     streams: list[StreamResult] = field(default_factory=list)
     """Streams with gradients."""
     steps: list[StepResult] = field(default_factory=list)
@@ -202,6 +204,7 @@ class ReplayReport:
             "packets": self.packets,
             "other": dict(self.other),
             "discarded": dict(self.discarded),
+            "oddities": dict(self.oddities),
             "streams": [vars(stream) for stream in self.streams],
             "steps": [step.to_json() for step in self.steps],
             "absent": [vars(absent) for absent in self.absent],

@@ -9,11 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from capture.errors import CaptureError
-from capture.model import Packet
 from capture.reader import CaptureReader, open_capture
 from jobspec.model import Job
 from jobspec.reasons import GapReason
+from packets.batch import PacketBatch
 from packets.frame import parse_frame
+from packets.names import unread_link
 from packets.template import PacketError
 from replay.apply import Applier, Checkpoint
 from replay.cells import StepGradient
@@ -21,10 +22,10 @@ from replay.collector import Collector, StreamPosition
 from replay.errors import ReplayError
 from replay.holes import Carrier, step_result
 from replay.output import GradientFiles
-from replay.peek import dotted
-from replay.plan import Binding, EpochPlan, bind, plan_epochs
+from replay.plan import Binding, EpochPlan, bind, plan_epochs, prove_layouts
 from replay.records import Records
 from replay.results import AbsentSteps, ReplayReport, StreamResult
+from replay.segments import dotted, look
 from replay.source import Item, Source, merged
 from replay.survey import EpochKey, SeenStream, Survey
 from replay.switch import SwitchProgram
@@ -80,6 +81,7 @@ class _Replay:
         self._appliers: dict[str, Applier] = {}
         self._carriers: dict[EpochKey, set[Carrier]] = {}
         self._discarded: Counter[str] = Counter()
+        self._oddities: Counter[str] = Counter()
 
     def survey(self) -> list[list[Binding]]:
         """Read all files once; return the streams of each."""
@@ -89,47 +91,57 @@ class _Replay:
         for path in self._captures:
             with _open(path) as reader:
                 try:
-                    survey.read(self._ticking(reader, "finding streams", before, sizes))
+                    survey.read(look(self._ticking(reader, "finding streams", before, sizes)))
                 except CaptureError as error:
                     if not survey.packets:
                         raise ReplayError(error.path, error.problem, error.fix) from error
                 before += reader.bytes_read
+                self._oddities.update(reader.oddities)
         survey.finish()
         self.report.packets, self.report.other = survey.packets, dict(survey.other)
         if not survey.epochs:
             raise self._nothing(survey)
         plans, problems = plan_epochs(survey, self._options.job, self._records)
         self.report.problems += problems
-        bindings = [
-            self._bind(str(path), seen, plans) for path, seen in zip(self._captures, survey.streams, strict=True)
+        bound = [
+            (str(path), seen, where)
+            for path, streams in zip(self._captures, survey.streams, strict=True)
+            for seen in streams
+            if (where := bind(seen, plans)) is not None
         ]
+        prove_layouts(plans.values(), [(seen, where) for _, seen, where in bound])
+        self.report.problems += [
+            f"unknown_layout: {plan.label}: nothing proves that its last bucket was captured to its end; capture into "
+            "the next step, or give the run's side-channel log (--records)"
+            for plan in plans.values()
+            if not plan.proven
+        ]
+        bindings = [self._take([each for each in bound if each[0] == str(path)]) for path in self._captures]
         if not any(bindings):
             raise ReplayError(
                 self.report.files[0], "; ".join(self.report.problems), "give the run's own --job and --records"
             )
         return bindings
 
-    def _ticking(self, reader: CaptureReader, what: str, before: int, total: int | None) -> Iterator[Packet]:
-        for number, packet in enumerate(reader):
-            if number % _TICK == 0:
-                self._progress(what, before + reader.bytes_read, total)
-            yield packet
+    def _ticking(self, reader: CaptureReader, what: str, before: int, total: int | None) -> Iterator[PacketBatch]:
+        for batch in reader.batches():
+            self._progress(what, before + reader.bytes_read, total)
+            yield batch
 
     def _nothing(self, survey: Survey) -> ReplayError:
         found = ", ".join(f"{count} {name}" for name, count in survey.other.most_common(6)) or "nothing"
         problem = f"no gradient frames in {survey.packets} packets ({found})"
         fix = "capture a port of the ring or of a shadow node, from its SYN on"
-        if survey.cut:
+        if survey.unread_links:
+            fix = unread_link(min(survey.unread_links))
+        elif survey.cut:
             problem, fix = f"{problem}, {survey.cut} of them cut off", "capture whole packets (tcpdump -s 0)"
         return ReplayError(self.report.files[0], problem, fix)
 
-    def _bind(self, file: str, streams: Sequence[SeenStream], plans: dict[EpochKey, EpochPlan]) -> list[Binding]:
+    def _take(self, streams: Sequence[tuple[str, SeenStream, Binding | str]]) -> list[Binding]:
         """Return the streams of a file that belong to an epoch, and list all in the report."""
         found: list[Binding] = []
-        for seen in streams:
-            bound = bind(seen, plans)
-            if bound is None:
-                continue
+        for file, seen, bound in streams:
             source, source_port, destination, port = dotted(seen.key)
             kind = "original" if seen.original else "replica"
             ends = f"{source}:{source_port}", f"{destination}:{port}"
@@ -147,9 +159,8 @@ class _Replay:
                 )  # fmt: skip
                 if problem is None:
                     found.append(bound)
-                    key = (epoch.job, epoch.group_id, epoch.epoch)
                     carried = {(flow.channel, flow.rank, hop) for hop in seen.hops}
-                    self._carriers.setdefault(key, set()).update(carried)
+                    self._carriers.setdefault(epoch.key, set()).update(carried)
             self.report.streams.append(result)
             if result.problem is not None:
                 self.report.problems.append(f"{file}: {ends[0]} to {ends[1]}: {result.problem}")
@@ -174,7 +185,10 @@ class _Replay:
                 assert self._options.job is not None
                 switch = stack.enter_context(SwitchProgram(self._options.job))
             readers = [stack.enter_context(_open(path)) for path in self._captures]
-            sources = [Source(str(p), r, b) for p, r, b in zip(self._captures, readers, bindings, strict=True)]
+            sources = [
+                Source(str(path), look(reader.batches(), verify=True), found)
+                for path, reader, found in zip(self._captures, readers, bindings, strict=True)
+            ]
             total = _sizes(self._captures)
             count = 0
 
@@ -186,8 +200,8 @@ class _Replay:
 
             replicas = _Replicas(self._options.job, bindings) if switch is not None else None
             for item in merged(sources, tick):
-                if switch is not None and replicas is not None:
-                    for copy in switch.forward(item.packet.data, item.packet.time_ns):
+                if switch is not None and replicas is not None and item.seen is not None:
+                    for copy in switch.forward(bytes(item.seen.data), item.seen.time_ns):
                         self._place_replica(replicas, copy)
                 elif item.stream is not None and item.payload:
                     self._place(item.stream, item.position, item.payload)
@@ -202,7 +216,7 @@ class _Replay:
 
     def _place(self, stream: StreamPosition, position: int, payload: bytes) -> None:
         plan = stream.binding.epoch
-        key = (plan.job, plan.group_id, plan.epoch)
+        key = plan.key
         if plan.epoch < self._oldest.get(plan.group, 0):
             self._discarded["late"] += 1
             return
@@ -273,6 +287,9 @@ class _Replay:
             self._store.close()
         for source in sources:
             self._discarded.update(source.discarded)
+            self._oddities["segments with unfinished checksums (offload): their frames' own checksums count"] += (
+                source.unfinished
+            )
             if source.problem is not None:
                 self.report.problems.append(source.problem)
         if self._records is not None:
@@ -281,6 +298,7 @@ class _Replay:
             self.report.problems.append(f"no step could be compared with one in {self._options.compare}")
         if switch is not None and not switch.replicas:
             self.report.problems.append("no frame came out of the switch program at a shadow node's port")
+        self.report.oddities = {name: count for name, count in self._oddities.items() if count}
         self.report.discarded = {cause: count for cause, count in sorted(self._discarded.items()) if count}
         self.report.steps.sort(key=lambda step: (step.group, step.epoch, step.step))
 
@@ -316,10 +334,7 @@ class _Replicas:
         position = stream.position(segment.seq) if segment.payload else 0
         if position < 0:
             return "bad_position"
-        return Item((0, 0), _NO_PACKET, stream, position, segment.payload)
-
-
-_NO_PACKET = Packet(0, 0, b"", 0, 0, 1, 0)
+        return Item((0, 0), None, stream, position, segment.payload)
 
 
 def replay(captures: Sequence[Path], options: ReplayOptions, progress: Progress) -> ReplayReport:

@@ -13,13 +13,12 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from capture.errors import CaptureError
-from capture.model import LINKTYPE_ETHERNET, Packet
-from packets.frame import ParsedFrame, parse_frame
+from packets.frame import ParsedFrame
+from packets.headers import Checksum, Kind
 from packets.segment import RST, SYN
-from packets.template import PacketError
 from replay.collector import StreamPosition
-from replay.peek import dotted
 from replay.plan import Binding
+from replay.segments import Seen
 
 Connection = tuple[str, int, str, int]
 """Source address and port, destination address and port."""
@@ -30,14 +29,19 @@ class Item(NamedTuple):
 
     progress: tuple[int, int]
     """Epoch and step."""
-    packet: Packet
-    """The packet."""
+    seen: Seen | None
+    """The packet, None for a replica that the switch program made."""
     stream: StreamPosition | None
     """The stream that it belongs to, None for other traffic."""
     position: int
     """Stream position of its first payload byte."""
     payload: bytes
     """TCP payload, empty where it has no use."""
+
+
+_UNUSABLE = (int(Kind.TRUNCATED), int(Kind.MALFORMED), int(Kind.FRAGMENT))
+_DAMAGED = ("ipv4/tcp", "ipv4/fragment", "ipv4 (malformed)", "short frame")
+_BAD, _PARTIAL = int(Checksum.BAD), int(Checksum.PARTIAL)
 
 
 @dataclass
@@ -56,7 +60,7 @@ class _Incarnations:
 class Source:
     """One capture."""
 
-    def __init__(self, name: str, packets: Iterable[Packet], bindings: Sequence[Binding]) -> None:
+    def __init__(self, name: str, packets: Iterable[Seen], bindings: Sequence[Binding]) -> None:
         """Read `packets`, whose streams are `bindings` in the order in which they begin."""
         self.name = name
         """File name."""
@@ -65,9 +69,11 @@ class Source:
         self.problem: str | None = None
         """Why the file ended early, None while it did not."""
         self._packets = packets
-        self._connections: dict[Connection, _Incarnations] = {}
+        self.unfinished = 0
+        """Segments whose checksums were not finished, because the host's network card was to do that."""
+        self._connections: dict[bytes, _Incarnations] = {}
         for binding in bindings:
-            known = self._connections.setdefault(dotted(binding.seen.key), _Incarnations([], []))
+            known = self._connections.setdefault(binding.seen.key, _Incarnations([], []))
             known.streams.append(StreamPosition(binding))
             known.isns.append(binding.seen.isn)
 
@@ -82,38 +88,35 @@ class Source:
         except CaptureError as error:
             self.problem = str(error)
 
-    def _item(self, packet: Packet, progress: tuple[int, int]) -> Item:
-        nothing = Item(progress, packet, None, 0, b"")
-        if packet.link_type != LINKTYPE_ETHERNET:
+    def _item(self, seen: Seen, progress: tuple[int, int]) -> Item:
+        nothing = Item(progress, seen, None, 0, b"")
+        if seen.short if seen.tcp else seen.name in _DAMAGED and seen.kind in _UNUSABLE:
+            self.discarded["cut" if seen.wire_length > len(seen.data) else "malformed"] += 1
             return nothing
-        try:
-            parsed = parse_frame(packet.data)
-        except PacketError:
-            self.discarded["cut" if packet.original_length > len(packet.data) else "malformed"] += 1
+        known = self._connections.get(seen.key)
+        if known is None:
             return nothing
-        known = self._connections.get(connection_of(parsed)) if parsed is not None else None
-        if known is None or parsed is None:
+        if seen.ip_checksum == _BAD or seen.checksum == _BAD:
+            self.discarded["bad_ip_checksum" if seen.ip_checksum == _BAD else "bad_tcp_checksum"] += 1
             return nothing
-        segment = parsed.segment
-        if not parsed.checksums_ok:
-            self.discarded["bad_ip_checksum" if not parsed.ip_checksum_ok else "bad_tcp_checksum"] += 1
-            return nothing
-        flags = int(segment.flags)
+        # Nothing can be said of these bytes; but each frame of ours has checksums of its header and its payload.
+        self.unfinished += seen.checksum == _PARTIAL or seen.ip_checksum == _PARTIAL
+        flags = seen.flags
         if flags & RST:
             # What a reset carries is not part of the stream (RFC 9293, section 3.5.3).
-            self.discarded["reset"] += bool(segment.payload)
+            self.discarded["reset"] += bool(seen.payload)
             return nothing
         if flags & SYN:
-            known.at_syn(segment.seq)
+            known.at_syn(seen.seq)
         stream = known.streams[known.current]
-        if not segment.payload:
-            return Item(progress, packet, stream, 0, b"")
-        position = stream.position((segment.seq + bool(flags & SYN)) % (1 << 32))
+        if not seen.payload:
+            return Item(progress, seen, stream, 0, b"")
+        position = stream.position((seen.seq + bool(flags & SYN)) % (1 << 32))
         if position < 0 or not stream.flow.carries_bytes:
             self.discarded["bad_position"] += 1
             return nothing
-        step = stream.locate(position, position + len(segment.payload))[0].step
-        return Item((stream.binding.epoch.epoch, step), packet, stream, position, segment.payload)
+        step = stream.locate(position, position + len(seen.payload))[0].step
+        return Item((stream.binding.epoch.epoch, step), seen, stream, position, seen.payload)
 
 
 def connection_of(parsed: ParsedFrame) -> Connection:
@@ -133,7 +136,9 @@ def merged(sources: Sequence[Source], tick: Callable[[], None]) -> Iterator[Item
     def push(number: int, items: Iterator[Item]) -> None:
         item = next(items, None)
         if item is not None:
-            heapq.heappush(heads, (item.progress, item.packet.time_ns, number, item, items))
+            heapq.heappush(
+                heads, (item.progress, item.seen.time_ns if item.seen is not None else 0, number, item, items)
+            )
 
     for number, source in enumerate(sources):
         push(number, iter(source))

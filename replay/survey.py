@@ -11,11 +11,12 @@ from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from capture.model import Packet
 from jobspec.dtypes import DType
 from jobspec.frame import HEADER_BYTES, MAGIC, FrameError, FrameHeader
 from jobspec.ring import Phase
-from replay.peek import SYN, peek
+from packets.headers import Kind
+from packets.segment import SYN
+from replay.segments import Seen
 
 _TAIL = HEADER_BYTES - 1
 """Most bytes of a header that can be at the end of a segment without being a whole one."""
@@ -33,13 +34,18 @@ class SeenHeader:
     seq: int
     """TCP sequence number of its first byte."""
 
+    @property
+    def epoch(self) -> EpochKey:
+        """The epoch that it belongs to."""
+        return self.header.job, self.header.group, self.header.epoch
+
 
 @dataclass
 class SeenStream:
     """One direction of one TCP connection in one file, from its SYN (or the file's begin) to the next one."""
 
     key: bytes
-    """See `replay.peek.Peek.key`."""
+    """See `replay.segments.Seen.key`."""
     isn: int | None = None
     """Sequence number of its SYN, None where the file has none."""
     first: SeenHeader | None = None
@@ -140,11 +146,13 @@ class Survey:
         """Packets that are no part of a stream with frame headers, by name."""
         self.packets = 0
         """All packets."""
+        self.unread_links: set[int] = set()
+        """Link types that are not decoded."""
         self.cut = 0
         """Packets of which only a part was captured."""
         self._counts: Counter[bytes] = Counter()
 
-    def read(self, packets: Iterable[Packet]) -> None:
+    def read(self, packets: Iterable[Seen]) -> None:
         """Look through the next file.
 
         Raises whatever `packets` raises; what came before stays.
@@ -153,12 +161,13 @@ class Survey:
         self.streams.append(streams)
         current: dict[bytes, SeenStream] = {}
         counts = self._counts
-        for packet in packets:
+        for seen in packets:
             self.packets += 1
-            self.cut += packet.original_length > len(packet.data)
-            seen = peek(packet)
-            if isinstance(seen, str):
-                self.other[seen] += 1
+            self.cut += seen.wire_length > len(seen.data)
+            if seen.kind == Kind.UNKNOWN_LINK:
+                self.unread_links.add(seen.link_type)
+            if not seen.tcp:
+                self.other[seen.name] += 1
                 continue
             counts[seen.key] += 1
             stream = current.get(seen.key)

@@ -10,6 +10,8 @@ from controlplane.desired import desired_state
 from controlplane.errors import ControlPlaneError
 from controlplane.target import Target
 from jobspec.model import Job
+from packets.headers import LinkType
+from packets.reference import decode_packet
 from replay.errors import ReplayError
 from softswitch.p4rt.device import Device
 from softswitch.p4rt.server import serve
@@ -91,8 +93,7 @@ class SwitchProgram:
 
 def _source(frame: bytes) -> bytes:
     """Return the IPv4 or IPv6 source address of a frame, nothing where it has none."""
-    start = 18 if frame[12:14] == b"\x81\x00" else 14
-    kind = frame[start - 2 : start]
-    if kind == b"\x08\x00":
-        return frame[start + 12 : start + 16]
-    return frame[start + 8 : start + 24] if kind == b"\x86\xdd" else b""
+    header = decode_packet(memoryview(frame), 0, len(frame), len(frame), LinkType.ETHERNET, False)
+    if header.ip_version == 6:
+        return (header.source_high << 64 | header.source_low).to_bytes(16, "big")
+    return header.source_low.to_bytes(4, "big") if header.ip_version else b""

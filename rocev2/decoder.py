@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from capture.model import LINKTYPE_ETHERNET, Packet
+from capture.model import Packet
 from rocev2.dtypes import canonical, itemsize
 from rocev2.flow import Flow, FlowKey, PacketLog, Promise
 from rocev2.found import Findings, find
@@ -53,10 +53,7 @@ class Decoder:
     def feed(self, packet: Packet) -> None:
         """Take the next packet of the capture."""
         self._packets += 1
-        if packet.link_type != LINKTYPE_ETHERNET:
-            self._other[f"link type {packet.link_type}"] += 1
-            return
-        parsed = parse(packet.data, packet.original_length)
+        parsed = parse(packet.data, packet.original_length, packet.link_type)
         if isinstance(parsed, RoceFrame):
             self._roce += 1
             self._frame(parsed, packet.number)

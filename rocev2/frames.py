@@ -6,7 +6,7 @@ import struct
 from dataclasses import dataclass
 
 from packets.checksum import internet_checksum
-from rocev2.headers import UDP_PORT
+from packets.headers import ROCE_PORT
 from rocev2.icrc import icrc_bytes
 from rocev2.opcodes import AETH, DETH, IETH, IMM, KNOWN, RDETH, RETH
 
@@ -90,7 +90,7 @@ def frame(
     """
     inner = body(packet)
     length = 8 + len(inner) + 4
-    udp = struct.pack("!HHHH", udp_source, UDP_PORT, length, 0)
+    udp = struct.pack("!HHHH", udp_source, ROCE_PORT, length, 0)
     traffic_class = 0x68 | (3 if congested else 2)
     if len(source.ip) == 4:
         kind = 0x0800

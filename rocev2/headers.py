@@ -1,7 +1,7 @@
-"""Frames to RoCEv2 packets: Ethernet, VLAN tags, IPv4/IPv6, UDP 4791, BTH and its extended headers.
+"""Frames to RoCEv2 packets: the iCRC, and the headers behind the base transport header.
 
-Formats: IEEE 802.3 and 802.1Q, RFC 791, RFC 8200, RFC 768, IBTA volume 1 chapter 9 and annex A17. Every length is
-checked before a field is read, so that no bytes can make `parse` raise.
+Formats: IBTA volume 1 chapter 9 and annex A17. Every length is checked before a field is read, so that no bytes
+can make `parse` raise.
 """
 
 from __future__ import annotations
@@ -9,15 +9,15 @@ from __future__ import annotations
 import struct
 from typing import NamedTuple
 
+from packets.headers import ICRC_BYTES, ROCE_PORT, Header, Kind, LinkType
+from packets.names import packet_name
+from packets.reference import decode_packet
 from rocev2.icrc import icrc
 from rocev2.opcodes import AETH, ATOMIC_ETH, DETH, IMM, KNOWN, RDETH, RETH, extended_header_bytes, unknown
 
-UDP_PORT = 4791
-"""UDP destination port of RoCEv2 (IANA)."""
-_ETHERTYPES = {0x0806: "arp", 0x88CC: "lldp", 0x88F7: "ptp", 0x8808: "pause", 0x8809: "lacp", 0x8915: "rocev1"}
-_PROTOCOLS = {1: "icmp", 2: "igmp", 6: "tcp", 17: "udp", 58: "icmpv6"}
-_TAGS = {0x8100, 0x88A8, 0x9100}
-_EXTENSIONS = {0, 43, 60, 135}  # IPv6 headers that are skipped: hop-by-hop, routing, destination, mobility
+_UDP = 17
+_PTP_PORTS = (319, 320)
+_SPANNING_TREE = b"\x42\x42"
 
 
 class Foreign(NamedTuple):
@@ -66,85 +66,41 @@ class RoceFrame(NamedTuple):
     """The payload, without pad bytes."""
 
 
-def parse(data: bytes, original_length: int) -> RoceFrame | Foreign | Broken:
+def parse(data: bytes, original_length: int, link_type: int = LinkType.ETHERNET) -> RoceFrame | Foreign | Broken:
     """Return what the frame is.
 
     Args:
-        data: captured bytes from the Ethernet destination on.
+        data: captured bytes from the link header on.
         original_length: bytes on the wire; more than ``len(data)`` when the snapshot length cut the frame.
+        link_type: LINKTYPE_* of `data`.
     """
-    if len(data) < 14:
-        return Foreign("short frame")
-    kind = (data[12] << 8) | data[13]
-    start = 14
-    while kind in _TAGS:
-        if len(data) < start + 4:
-            return Foreign("short frame")
-        kind = (data[start + 2] << 8) | data[start + 3]
-        start += 4
-    if kind == 0x86DD:
-        return _ipv6(data, start, original_length)
-    if kind == 0x0800:
-        return _ipv4(data, start, original_length)
-    if kind < 0x600:
-        return Foreign("802.3/llc (stp)" if data[start : start + 2] == b"\x42\x42" else "802.3/llc")
-    return Foreign(_ETHERTYPES.get(kind, f"ethertype 0x{kind:04x}"))
-
-
-def _ipv4(data: bytes, start: int, original_length: int) -> RoceFrame | Foreign | Broken:
-    header = data[start : start + 20]
-    if len(header) < 20 or header[0] >> 4 != 4 or header[0] & 15 < 5:
-        return Foreign("ipv4 (malformed)")
-    fragment = ((header[6] & 0x3F) << 8) | header[7]  # the more-fragments bit and the offset
-    if fragment:
-        return Foreign("ipv4/fragment")
-    protocol = header[9]
-    head = (header[0] & 15) * 4
-    end = start + ((header[2] << 8) | header[3])
-    if protocol != 17:
-        return Foreign(f"ipv4/{_PROTOCOLS.get(protocol, protocol)}")
-    return _udp(data, "ipv4", header, start + head, end, original_length)
-
-
-def _ipv6(data: bytes, start: int, original_length: int) -> RoceFrame | Foreign | Broken:
-    header = data[start : start + 40]
-    if len(header) < 40 or header[0] >> 4 != 6:
-        return Foreign("ipv6 (malformed)")
-    protocol = header[6]
-    position = start + 40
-    end = position + ((header[4] << 8) | header[5])
-    while protocol in _EXTENSIONS:
-        if len(data) < position + 8:
-            return Foreign("ipv6 (malformed)")
-        protocol, position = data[position], position + 8 + data[position + 1] * 8
-    if protocol != 17:
-        return Foreign("ipv6/fragment" if protocol == 44 else f"ipv6/{_PROTOCOLS.get(protocol, protocol)}")
-    return _udp(data, "ipv6", header, position, end, original_length)
-
-
-def _udp(
-    data: bytes, family: str, network: bytes, start: int, end: int, original_length: int
-) -> RoceFrame | Foreign | Broken:
-    if len(data) < start + 8:
-        return Foreign(f"{family} (malformed)")
-    source, destination, length = struct.unpack_from("!HHH", data, start)
-    if destination != UDP_PORT:
-        return Foreign(f"{family}/udp", "ptp" if destination in (319, 320) else None)
-    stop = start + length
-    if length < 8 or stop > end:
-        return Broken("wrong length")
-    if stop > len(data):
-        return Broken("cut by snaplen" if original_length > len(data) else "wrong length")
-    if length < 8 + 12 + 4:
-        return Broken("wrong length")
-    opcode = data[start + 8]
+    header = decode_packet(memoryview(data), 0, len(data), original_length, link_type, False)
+    if header.kind != Kind.ROCE:
+        if header.protocol == _UDP and header.kind in (Kind.MALFORMED, Kind.TRUNCATED) and _to_roce(data, header):
+            return Broken("cut by snaplen" if header.kind == Kind.TRUNCATED else "wrong length")
+        name = packet_name(header.kind, header.ip_version, header.protocol, header.ethertype, link_type)
+        if header.ethertype < 0x600 and header.ethertype and data[14 : 14 + 2] == _SPANNING_TREE:
+            name = "802.3/llc (stp)"
+        return Foreign(name, "ptp" if header.destination_port in _PTP_PORTS and header.kind == Kind.UDP else None)
+    if header.short:
+        return Broken("cut by snaplen")
+    opcode = header.opcode
     if opcode not in KNOWN:
         return Broken(unknown(opcode))
-    body = data[start + 8 : stop - 4]
-    crc = icrc(network, data[start : start + 8], body)
-    if crc != int.from_bytes(data[stop - 4 : stop], "little"):
+    network = data[header.network : header.network + (20 if header.ip_version == 4 else 40)]
+    udp, begin = header.transport, header.transport + 8
+    stop = header.payload + header.payload_length
+    body = data[begin:stop]
+    if icrc(network, data[udp:begin], body) != int.from_bytes(data[stop : stop + ICRC_BYTES], "little"):
         return Broken("wrong iCRC")
-    return _transport(data[6:12], network, source, body)
+    return _transport(header.ethernet_source.to_bytes(6, "big"), network, header.source_port, body)
+
+
+def _to_roce(data: bytes, header: Header) -> bool:
+    """Tell whether a damaged UDP packet goes to the RoCEv2 port, as far as that was captured."""
+    options = (data[header.network] & 15) * 4 if header.ip_version == 4 else 40
+    at = header.transport or header.network + options
+    return data[at + 2 : at + 4] == ROCE_PORT.to_bytes(2, "big")
 
 
 def _transport(source_mac: bytes, network: bytes, udp_source: int, body: bytes) -> RoceFrame | Broken:

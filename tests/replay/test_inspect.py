@@ -24,7 +24,9 @@ from capture.reader import CaptureReader, open_capture
 from capture.writer import PcapngWriter, PcapWriter
 from checkmate.cli import app
 from checkmate.inspect_tables import tables
+from packets.batch import PacketBatch
 from replay.inspect import Inspector, inspect_capture, written
+from replay.segments import look
 from tests.replay.test_inspect_tcp import ISN, carried, packet
 from tests.switch_contract.rdma_captures import FOLDER, names, truth
 from tests.tools.test_dissector import FRAMES, STREAM, cut
@@ -103,10 +105,10 @@ def test_pcapng_gzip_and_other_link_types(tmp_path: Path) -> None:
     plain = saved(tmp_path / "x.pcap", ours()).read_bytes()
     (tmp_path / "x.pcap.gz").write_bytes(gzip.compress(plain))
     assert document(0, tmp_path / "x.pcap.gz")["tcp"] == found["tcp"]
-    # The link type stands at the end of the file header: 113 is Linux "cooked".
-    (tmp_path / "cooked.pcap").write_bytes(plain[:20] + (113).to_bytes(4, "little") + plain[24:])
+    # The link type stands at the end of the file header: 127 is radiotap.
+    (tmp_path / "cooked.pcap").write_bytes(plain[:20] + (127).to_bytes(4, "little") + plain[24:])
     cooked = document(0, tmp_path / "cooked.pcap")
-    assert (cooked["other"], cooked["tcp"]) == ({"link type 113": len(ours())}, [])
+    assert (cooked["other"], cooked["tcp"]) == ({"link type 127": len(ours())}, [])
 
 
 def test_a_file_that_ends_anywhere(tmp_path: Path) -> None:
@@ -140,7 +142,8 @@ def test_a_file_that_ends_anywhere(tmp_path: Path) -> None:
 def test_no_packet_is_too_strange(packets: list[tuple[bytes, int, int]]) -> None:
     inspector = Inspector()
     for number, (data, more, time_ns) in enumerate(packets, 1):
-        inspector.add(Packet(number, time_ns, data, len(data) + more, 0, LINKTYPE_ETHERNET, 0))
+        [seen] = look([PacketBatch.of([data], wire_lengths=[len(data) + more])])
+        inspector.add(seen._replace(number=number, time_ns=time_ns))
     capture = CaptureReader(BytesIO(EMPTY))
     found = inspector.finish("x", capture)
     assert json.loads(json.dumps(found.as_dict()))["packets"] == len(packets)

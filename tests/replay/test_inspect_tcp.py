@@ -15,8 +15,9 @@ from scapy.packet import Raw
 from capture.model import LINKTYPE_ETHERNET, Packet
 from jobspec.loader import load_job
 from jobspec.model import Job
+from packets.batch import PacketBatch
 from replay.inspect_tcp import TcpDirection, TcpTraffic
-from replay.peek import Peek, peek
+from replay.segments import Seen, look
 from tests.tools.test_dissector import FRAMES, STREAM, cut
 
 JOB = load_job(Path(__file__).parents[2] / "examples" / "two-shadows.yaml")
@@ -46,12 +47,16 @@ def packet(
     return Packet(1, 0, frame[:snaplen], len(frame), 0, LINKTYPE_ETHERNET, 0)
 
 
+def seen_of(packet: Packet) -> Seen:
+    [seen] = look([PacketBatch.of([packet.data], packet.link_type, [packet.original_length])])
+    assert seen.tcp
+    return seen
+
+
 def inspected(packets: list[Packet], job: Job | None = None) -> list[TcpDirection]:
     traffic = TcpTraffic(job)
     for each in packets:
-        seen = peek(each)
-        assert isinstance(seen, Peek)
-        traffic.add(each, seen)
+        traffic.add(seen_of(each))
     assert traffic.unlisted == 0
     return traffic.directions
 
@@ -151,7 +156,5 @@ def test_further_connections_are_only_counted(monkeypatch: pytest.MonkeyPatch) -
     traffic = TcpTraffic()
     for port in range(5):
         each = packet(0, b"x", port=port)
-        seen = peek(each)
-        assert isinstance(seen, Peek)
-        traffic.add(each, seen)
+        traffic.add(seen_of(each))
     assert (len(traffic.directions), traffic.unlisted) == (3, 2)

@@ -153,7 +153,8 @@ def test_a_layout_that_cannot_be_inferred(tmp_path: Path) -> None:
     assert of(report, 1, 2).bytes > 0
 
 
-def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("capture.source._CHUNK_BYTES", 1 << 16)  # so that both files have several
     job, layout = make_job(3), layout_of([700, 811, 5])
     peaks = []
     for number, steps in enumerate((20, 220)):

@@ -111,10 +111,10 @@ def test_signals_are_counted_by_name_and_wrong_icrcs_not_used() -> None:
         bytes(broken),
     ]
     packets += [Packet(1000 + n, 0, data, len(data), 0, 1, 0) for n, data in enumerate(extra)]
-    packets.append(Packet(2000, 0, b"frame of another link", 21, 0, 113, 0))
+    packets.append(Packet(2000, 0, b"frame of another link", 21, 0, 127, 0))
     found = decode(packets, use_p2p=False, dtype="float32", file="x")
     assert found.marks == {"cnp": 1, "nak": 1, "rnr_nak": 1, "ud_qp1": 1, "ecn_ce": 1, "wrong iCRC": 1}
-    assert found.other == {"link type 113": 1}
+    assert found.other == {"link type 127": 1}
     assert found.all_reduces[0].tensor == capture.tensors[0]
 
 

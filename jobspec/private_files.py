@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
+import tempfile
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -59,10 +60,10 @@ def replace_private(path: Path, data: bytes | memoryview) -> None:
     Raises:
         OSError: it cannot be written; the old one is as it was.
     """
-    written = path.with_name(f".new-{path.name}")
-    written.unlink(missing_ok=True)
+    descriptor, name = tempfile.mkstemp(prefix=f".new-{path.name}-", dir=path.parent)  # with FILE_MODE
+    written = Path(name)
     try:
-        with open(written, "xb", opener=private) as file:
+        with os.fdopen(descriptor, "wb") as file:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())

@@ -81,10 +81,13 @@ def test_what_restore_writes_is_its_owner_s_alone(tmp_path: Path) -> None:
     try:
         write(tmp_path / "store", snapshots()[:2])
         (tmp_path / "a.pt").touch(0o644)
+        mine = tmp_path / ".new-a.pt"
+        mine.write_text("mine")
         for words in (["a.pt"], ["b.safetensors"], ["c", "--format", "point"], ["d", "--format", "dcp"]):
             target = tmp_path / words[0]
             assert run("restore", tmp_path / "store", "--to", target, *words[1:])[0] == 0
             for path in (target, *target.rglob("*")):
                 assert path.stat().st_mode & 0o777 == (0o700 if path.is_dir() else 0o600), path
+        assert mine.read_text() == "mine"
     finally:
         os.umask(before)

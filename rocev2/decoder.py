@@ -29,8 +29,7 @@ _MOST_FLOWS = 65536
 _MOST_PLAIN_BYTES = 256 << 20
 _SYNDROMES = {1: "rnr_nak", 3: "nak"}  # AETH, upper three bits: 0 is an ACK, 2 is reserved
 _MANAGEMENT_QP = 1
-_MAD_BYTES = 256
-_CONNECTION_MANAGER = 0x07  # management class, second byte of a management datagram
+_CONNECTION_MANAGER = b"\x01\x07"  # version and class of a management datagram (IBTA 13.4.2)
 
 
 class Decoder:
@@ -164,8 +163,7 @@ class Decoder:
 def _datagram(frame: RoceFrame) -> str:
     """Return what to call a datagram."""
     if frame.opcode >= UD and frame.dest_qp == _MANAGEMENT_QP:
-        mad = len(frame.payload) == _MAD_BYTES and frame.payload[:2] == bytes((1, _CONNECTION_MANAGER))
-        return "connection_manager" if mad else "ud_qp1"
+        return "connection_manager" if frame.payload[:2] == _CONNECTION_MANAGER else "ud_qp1"
     return NAMES[frame.opcode].lower()
 
 

@@ -140,7 +140,7 @@ class PacketLog:
         return Flow(
             self.key,
             self.udp_source,
-            _role(kinds),
+            _role(kinds, self._opcodes),
             promise,
             self.promises(),
             table,
@@ -259,9 +259,11 @@ def _kinds(control: list[Write], rest: list[Write], lines: bool) -> dict[str, Co
     return kinds
 
 
-def _role(kinds: Mapping[str, Counter[str]]) -> str:
+def _role(kinds: Mapping[str, Counter[str]], opcodes: Mapping[int, int]) -> str:
     roles = [kind for kind in ("LL", "control", "plain") if kinds.get(kind)]
-    return roles[0] if len(roles) == 1 else "mixed" if roles else "acknowledgements"
+    if not roles:
+        return "requests" if opcodes.keys() & REQUESTS else "acknowledgements"
+    return roles[0] if len(roles) == 1 else "mixed"
 
 
 def _split_mtu(writes: list[Write]) -> int | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 from dataclasses import dataclass
 from ipaddress import ip_address
 
@@ -12,7 +12,7 @@ from rocev2.ring import Ring
 from rocev2.shape import LoopShape, sent_chunk
 from rocev2.steps import Step
 
-_LEAST_CONTENT = 64  # fewer equal bytes prove nothing
+_LEAST_CONTENT = 64  # bytes; fewer, or fewer different ones, prove nothing where they are equal
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,7 +118,7 @@ def find(ring: Ring, totals: frozenset[int]) -> Findings:
     return Findings(ring, tuple(found), open_loops, steps - taken, whole, notes)
 
 
-def _groups(reading: Reading, totals: frozenset[int]) -> Iterable[tuple[list[Loop], bool]]:
+def _groups(reading: Reading, totals: frozenset[int]) -> Iterator[tuple[list[Loop], bool]]:
     """Yield the loops of each all-reduce, with whether it is known by its size that it ends there."""
     loops = list(reading.loops)
     place = 0
@@ -180,17 +180,14 @@ def _surplus(ring: Ring, reading: Reading) -> int:
     )
 
 
-def _content(step: Step | None) -> bytes | None:
-    """Return the data of a step, None where they are not all there, too few, or all alike."""
-    if step is None or step.bad or not step.size or step.first is None or step.data_last is None:
-        return None
-    pieces = sorted((piece for _, piece in step.addressed + step.placed), key=lambda piece: piece.psn)
-    if not pieces or len(pieces) != step.data_last - step.first + 1:
-        return None
-    data = LL.data(pieces[0].payload)[:_LEAST_CONTENT] + LL.data(pieces[-1].payload)[-_LEAST_CONTENT:]
-    if len(data) < _LEAST_CONTENT or len({data[at : at + 4] for at in range(0, len(data), 4)}) < _LEAST_CONTENT // 8:
-        return None
-    return b"".join(LL.data(piece.payload) for piece in pieces)
+def _contents(step: Step | None) -> Iterator[tuple[int, bytes]]:
+    """Yield PSN and data of the packets of a step, but of those whose data are few, or much alike."""
+    if step is None or step.bad:
+        return
+    for piece in (*(piece for _, piece in (*step.addressed, *step.placed)), *step.floating):
+        data = LL.data(piece.payload)
+        if len({data[at : at + 4] for at in range(0, min(len(data), _LEAST_CONTENT), 4)}) > _LEAST_CONTENT // 8:
+            yield piece.psn, data
 
 
 def _sent_by_all(ring: Ring) -> bool:
@@ -202,7 +199,7 @@ def _sent_by_all(ring: Ring) -> bool:
         for row in ring.flows.values():
             flow = row[channel]
             steps = flow.steps.values() if flow is not None else ()
-            contents = {hash(content) for step in steps if (content := _content(step)) is not None}
+            contents = {hash(data) for step in steps for _, data in _contents(step)}
             seen = contents if seen is None else seen & contents
         if seen:
             return True
@@ -220,12 +217,14 @@ def _forwarding(ring: Ring) -> Reading | None:
     for loop in reading.loops:
         starts = {(c.index, c.channel): (c, first) for c, first in zip(reading.columns, loop.first, strict=False)}
         for column, first in starts.values():
-            before, start = starts[(column.index - 1) % ranks, column.channel]
-            sent = _content(column.flow.steps.get(first + 2 * ranks - 2))
-            received = _content(before.flow.steps.get(start + 2 * ranks - 3))
-            if sent is None or received is None:
+            before, start = starts.get(((column.index - 1) % ranks, column.channel), (column, None))
+            sent = column.flow.steps.get(first + 2 * ranks - 2)
+            received = before.flow.steps.get(start + 2 * ranks - 3) if start is not None else None
+            if sent is None or received is None or sent.first is None or received.first is None:
                 continue
-            if sent != received:
+            others = {psn - received.first: data for psn, data in _contents(received)}
+            pairs = [(data, others.get(psn - sent.first)) for psn, data in _contents(sent)]
+            if any(other not in (None, data) for data, other in pairs):
                 return None
-            equal += 1
+            equal += any(other is not None for _, other in pairs)
     return reading if equal else None

@@ -130,7 +130,7 @@ class QueuePairSummary:
     """Retransmissions that differ from the first copy; their PSN counts as lost."""
     reordered: int
     role: str
-    """``LL``, ``control``, ``plain``, ``acknowledgements`` or ``mixed``."""
+    """``LL``, ``control``, ``plain``, ``mixed``, ``requests`` (others than WRITE) or ``acknowledgements``."""
     rank: int | None
     """Ring index of the sender, where known."""
     channel: int | None
@@ -147,7 +147,7 @@ class DecodedCapture:
     other: dict[str, int]
     """Frames that are not RoCEv2, by name."""
     marks: dict[str, int]
-    """What else was seen: probes, CNPs, NAKs, wrong iCRCs, cut frames, PTP among the UDP frames ..., by name."""
+    """What else was seen: datagrams, CNPs, NAKs, wrong iCRCs, cut frames, unknown opcodes ..., by name."""
     all_reduces: tuple[AllReduce, ...]
     p2p: tuple[P2pMessage, ...]
     messages: tuple[MessageSummary, ...]
@@ -167,6 +167,8 @@ class DecodedCapture:
             "rocev2_packets": self.rocev2_packets,
             "other": dict(self.other),
             "all_reduces": [_all_reduce_json(item) for item in self.all_reduces],
+            "open": self.open,
+            "notes": list(self.notes),
         }
 
 

@@ -67,7 +67,7 @@ def test_all_reduces_as_json_and_files(made: Capture, tmp_path: Path) -> None:
     code, text, errors = checkmate(path, "--dtype", "float32", "--out", tmp_path / "out", "--json")
     assert (code, errors) == (0, "")
     found = json.loads(text)
-    assert set(found) == {"file", "packets", "rocev2_packets", "other", "all_reduces"}
+    assert set(found) == {"file", "packets", "rocev2_packets", "other", "all_reduces", "open", "notes"}
     assert [item["elements"] for item in found["all_reduces"]] == [5000, 34]
     for item, tensor in zip(found["all_reduces"], made.tensors, strict=True):
         assert item["complete"]

@@ -14,7 +14,7 @@ from capture.model import Packet
 from rocev2.encode import Traffic, encode, to_packets
 from rocev2.frames import Endpoint, Transport, frame
 from rocev2.headers import Broken, Foreign, RoceFrame, parse
-from rocev2.opcodes import ACKNOWLEDGE, CNP, KNOWN, UD_SEND_ONLY, WRITE_ONLY_IMM
+from rocev2.opcodes import ACKNOWLEDGE, CNP, KNOWN, RD, UD_SEND_ONLY, WRITE_ONLY_IMM
 from rocev2.report import decode
 
 ATOMICS = {0x12, 0x13, 0x14, 0x52, 0x53, 0x54}  # read, never written
@@ -107,13 +107,19 @@ def test_signals_are_counted_by_name_and_wrong_icrcs_not_used() -> None:
         frame(*V6, 1, Transport(ACKNOWLEDGE, 5, 3, syndrome=0x60)),
         frame(*V6, 1, Transport(ACKNOWLEDGE, 5, 3, syndrome=0x20)),
         frame(*V6, 1, Transport(UD_SEND_ONLY, 1, 0, bytes(64))),
+        frame(*V6, 1, Transport(UD_SEND_ONLY, 1, 0, b"\1\7" + bytes(254))),
+        frame(*V6, 1, Transport(UD_SEND_ONLY, 9, 0, bytes(64))),
+        frame(*V6, 1, Transport(RD, 9, 0, bytes(64))),
         frame(*V6, 1, Transport(ACKNOWLEDGE, 5, 4), congested=True),
         bytes(broken),
     ]
     packets += [Packet(1000 + n, 0, data, len(data), 0, 1, 0) for n, data in enumerate(extra)]
     packets.append(Packet(2000, 0, b"frame of another link", 21, 0, 127, 0))
     found = decode(packets, use_p2p=False, dtype="float32", file="x")
-    assert found.marks == {"cnp": 1, "nak": 1, "rnr_nak": 1, "ud_qp1": 1, "ecn_ce": 1, "wrong iCRC": 1}
+    assert found.marks == {
+        "cnp": 1, "nak": 1, "rnr_nak": 1, "ud_qp1": 1, "connection_manager": 1, "ud_send_only": 1, "rd_send_first": 1,
+        "ecn_ce": 1, "wrong iCRC": 1,
+    }  # fmt: skip
     assert found.other == {"link type 127": 1}
     assert found.all_reduces[0].tensor == capture.tensors[0]
 

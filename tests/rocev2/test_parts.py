@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rocev2 import psn
 from rocev2.connection import to_lines
-from rocev2.control import announcements
+from rocev2.control import VERSIONS, Announcement, announce, announcements
 from rocev2.dtypes import canonical
 from rocev2.encode import Traffic, add, encode, to_packets
 from rocev2.errors import RoceError
@@ -218,6 +218,35 @@ def test_control_entries_are_told_from_data() -> None:
     assert announcements(to_lines(b"x" * 16, 2)) == []
 
 
+@pytest.mark.parametrize("version", VERSIONS)
+def test_control_entries_of_every_layout_come_back(version: str) -> None:
+    entry = Announcement(0x7F0000010000, 65536, 0x200001, 3, 77)
+    payload = announce(version, entry)
+    assert len(payload) == (32 if version == "2.18" else 64)
+    assert announcements(payload) == [entry]
+    assert announcements(payload * 2) == []  # each says that it is the only one
+    for place in range(len(payload)):
+        changed = bytearray(payload)
+        changed[place] ^= 0xFF
+        for found in announcements(bytes(changed)):
+            assert found != entry or 16 <= place < 48  # a key of another device
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("one_way", [False, True])
+def test_control_writes_of_every_layout_are_no_messages(version: str, one_way: bool) -> None:
+    capture = encode(Traffic(buckets=(2500, 2000), control=version))
+    packets = [packet for packet in capture.packets if packet.source == 0 or not one_way]
+    found = decode(to_packets(packets), use_p2p=True, dtype="float32", file="x")
+    assert {message.kind for message in found.messages} == {"LL", "control", "empty"}
+    assert found.p2p == ()
+    assert not found.open
+    for item, tensor in zip(found.all_reduces, capture.tensors, strict=True):
+        assert item.complete == (not one_way)
+        assert item.to_numpy()[item.covered].tobytes() == np.frombuffer(tensor, "<f4")[item.covered].tobytes()
+        assert item.covered.any()
+
+
 def test_bfloat16_rounds_to_nearest_even() -> None:
     one, tiny = np.array([0x3F80], "<u2"), np.array([0x3B80], "<u2")  # 1 and 2^-8, half a unit of 1
     assert add(one, tiny, "bf16").tolist() == [0x3F80]
@@ -243,7 +272,7 @@ def test_wrong_arguments_are_named() -> None:
 def test_the_document_has_the_shape_that_is_promised() -> None:
     capture = encode(Traffic(buckets=(5,), dtype="fp16"))
     document = decode(to_packets(capture.packets), use_p2p=False, dtype="fp16", file="f", bucket_elements=[5]).to_json()
-    assert set(document) == {"file", "packets", "rocev2_packets", "other", "all_reduces"}
+    assert set(document) == {"file", "packets", "rocev2_packets", "other", "all_reduces", "open", "notes"}
     (item,) = document["all_reduces"]
     assert set(item) == {
         "index", "ranks", "channels", "protocol", "dtype", "elements", "covered", "complete", "sha256",

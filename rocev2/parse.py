@@ -19,10 +19,9 @@ from rocev2.flow import Flow
 from rocev2.protocols import LL
 from rocev2.ring import Ring
 from rocev2.shape import Contradiction, LoopShape, Undetermined, sent_chunk, solve
-from rocev2.steps import Step
 
 WIRE_PER_DATA = LL.line_bytes // LL.line_data
-_MOST_WORK = 1_000_000  # states looked at, times columns, times ways to leave a step out
+_MOST_WORK = 300_000  # states beside a straight path, times columns, times ways to leave a step out
 _MOST_CHANNELS = 64  # MAXCHANNELS
 _MOST_LOST = 64  # steps for each one that was captured
 _LATE = "begins after step 0: which steps of its ranks belong together cannot be told"
@@ -166,6 +165,20 @@ class _Graph:
         return through
 
 
+@dataclass(slots=True)
+class _Window:
+    """What the steps of one column in one loop say of its chunks, by position (chunk * channels + channel)."""
+
+    sizes: dict[int, int]
+    """Data bytes."""
+    bounds: dict[int, tuple[int, int]]
+    """Least and greatest data bytes, where packets that tell the size are lost."""
+    lacking: bool
+    """Whether a step is lost as a whole."""
+    differs: bool = False
+    """Whether two steps carry the same chunk with different sizes."""
+
+
 class _Search:
     def __init__(self, ranks: int, channels: int, columns: tuple[Column, ...], per_loop: int) -> None:
         self.ranks = ranks
@@ -175,6 +188,8 @@ class _Search:
         self.totals: State = tuple(column.flow.total for column in columns)
         self.cuts = [sum(column.channel < count for column in columns) for count in range(channels + 1)]
         self._doubted = False
+        self._steps = [column.flow.steps for column in columns]
+        self._windows: dict[tuple[int, int, int], _Window] = {}
         self._shapes: dict[tuple[int, State], LoopShape | str | None] = {}
         below = {(column.index, column.channel): number for number, column in enumerate(columns)}
         self._nested = [
@@ -211,7 +226,7 @@ class _Search:
         edges: dict[State, list[Edge]] = {}
         queue = [(self._bound(start) or 0, 0, start)]
         limit: int | None = None
-        most = _MOST_WORK // (len(self.columns) * self.channels * self.ranks)
+        most = 4 * max(self.totals) + _MOST_WORK // (len(self.columns) * self.channels * self.ranks)
         while queue:
             estimate, _, state = heappop(queue)
             if limit is not None and estimate > limit:
@@ -296,7 +311,7 @@ class _Search:
         """Return whether the next steps of some columns can be the same data, on each channel."""
         known: dict[int, int] = {}
         for number in taken:
-            entry = self.columns[number].flow.steps.get(state[number])
+            entry = self._steps[number].get(state[number])
             if entry is None or entry.bad or entry.size is None:
                 continue
             if known.setdefault(self.columns[number].channel, entry.size) != entry.size:
@@ -308,29 +323,13 @@ class _Search:
 
         They may as well be steps of other collectives: where both cost the same, neither is in all best readings.
         """
-        sizes: dict[int, set[int]] = {}  # position of a chunk -> columns that show its size
-        windows = list(zip(range(self.cuts[channels]), self.columns, first, strict=False))
-        for number, column, start in windows:
-            for position, entry in self._entries(channels, column, start):
-                if entry is not None and entry.size is not None:
-                    sizes.setdefault(position, set()).add(number)
-        price = 0
-        for _, column, start in windows:
-            entries = list(self._entries(channels, column, start))
-            lacking = any(entry is None for _, entry in entries)
-            agreed = any(
-                entry is not None and entry.size is not None and len(sizes[position]) > 1 for position, entry in entries
-            )
-            if lacking and not agreed:
-                price += min(self.per_loop, column.flow.total - start)
-        return price
-
-    def _entries(self, channels: int, column: Column, start: int) -> Iterator[tuple[int, Step | None]]:
-        """Yield the position in the loop of the chunk that each step carries, and what is there of the step."""
-        for step in range(self.per_loop):
-            entry = column.flow.steps.get(start + step)
-            position = sent_chunk(column.index, step, self.ranks) * channels + column.channel
-            yield position, None if entry is None or entry.bad else entry
+        windows = [self._window(channels, number, first[number]) for number in range(self.cuts[channels])]
+        shown = Counter(position for window in windows for position in window.sizes)
+        return sum(
+            min(self.per_loop, self.totals[number] - first[number])
+            for number, window in enumerate(windows)
+            if window.lacking and not any(shown[position] > 1 for position in window.sizes)
+        )
 
     def _shape(self, channels: int, first: State) -> LoopShape | str | None:
         """Return the loop that the columns have from some steps on: None if none, a text if too much is lost."""
@@ -347,20 +346,36 @@ class _Search:
     def _solve(self, channels: int, first: State) -> LoopShape:
         known: dict[int, int] = {}
         bounds: dict[int, tuple[int, int]] = {}
-        for column, start in zip(self.columns, first, strict=False):
-            mtu = column.flow.table.mtu if column.flow.table is not None else None
-            for position, entry in self._entries(channels, column, start):
-                if entry is None:
-                    continue
-                if entry.size is not None:
-                    size = entry.size // WIRE_PER_DATA
-                    if known.setdefault(position, size) != size:
-                        raise Contradiction
-                else:
-                    least, most = entry.bounds(mtu)
-                    low, high = bounds.get(position, (0, LL.slot_bytes))
-                    bounds[position] = max(low, least // WIRE_PER_DATA), min(high, most // WIRE_PER_DATA)
+        for number, start in enumerate(first):
+            window = self._window(channels, number, start)
+            if window.differs:
+                raise Contradiction
+            for position, size in window.sizes.items():
+                if known.setdefault(position, size) != size:
+                    raise Contradiction
+            for position, (least, most) in window.bounds.items():
+                low, high = bounds.get(position, (0, LL.slot_bytes))
+                bounds[position] = max(low, least), min(high, most)
         for position, (low, high) in bounds.items():
             if position in known and not low <= known[position] <= high:
                 raise Contradiction
         return solve(self.ranks, channels, known, {p: limit for p, limit in bounds.items() if p not in known})
+
+    def _window(self, channels: int, number: int, start: int) -> _Window:
+        """Return what the steps of a column say from `start` on."""
+        key = (channels, number, start)
+        if (found := self._windows.get(key)) is None:
+            column = self.columns[number]
+            found = self._windows[key] = _Window({}, {}, False)
+            mtu = column.flow.table.mtu if column.flow.table is not None else None
+            for step in range(self.per_loop):
+                entry = self._steps[number].get(start + step)
+                position = sent_chunk(column.index, step, self.ranks) * channels + column.channel
+                if entry is None or entry.bad:
+                    found.lacking = True
+                elif entry.size is None:
+                    least, most = entry.bounds(mtu)
+                    found.bounds[position] = least // WIRE_PER_DATA, most // WIRE_PER_DATA
+                elif found.sizes.setdefault(position, entry.size // WIRE_PER_DATA) != entry.size // WIRE_PER_DATA:
+                    found.differs = True
+        return found

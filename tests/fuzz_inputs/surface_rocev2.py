@@ -69,9 +69,14 @@ def _try(rng: random.Random) -> None:
 
 
 def _check(capture: Capture, found: DecodedCapture, what: str) -> None:
-    """Assert that all that is covered is right, and in the right order."""
+    """Assert that all that is covered is right, and in the right order.
+
+    Where ranks forward once more, and what shows it is lost, only complete tensors are of the truth.
+    """
     left = iter(capture.tensors)
     for item in found.all_reduces:
+        if capture.traffic.forward_again and not item.complete:
+            continue
         assert any(_agrees(item, tensor) for tensor in left), f"all-reduce {item.index} is none of the truth: {what}"
 
 

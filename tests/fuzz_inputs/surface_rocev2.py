@@ -53,7 +53,7 @@ def _try(rng: random.Random) -> None:
     capture = _captures(rng.randrange(_TRAFFICS))
     case = _damage(rng, capture)
     packets = [
-        Packet(number, number * 1000, data, _length(rng, data), 0, rng.choice((1,) * 50 + (113,)), 0)
+        Packet(number, number * 1000, data, _length(rng, data), 0, rng.choice((1,) * 50 + (113, 127)), 0)
         for number, data in enumerate(case.packets, 1)
     ]
     known = capture.traffic.buckets if rng.random() < 0.5 else None

@@ -92,7 +92,12 @@ def _walk_block(
     return found
 
 
-walk_block = Kernel(_walk_block, "capture.kernels:walk_block")
+def _block_example() -> tuple[object, ...]:
+    numbers = np.zeros(1, np.int64)
+    return np.zeros(100, np.uint8), 0, 1, True, numbers, np.zeros(1, np.int32), numbers, numbers
+
+
+walk_block = Kernel(_walk_block, "capture.kernels:walk_block", _block_example)
 """See `_walk_block`."""
 
 
@@ -192,7 +197,15 @@ def _scan_pcapng(
     return count, position, FULL
 
 
-scan_pcap = Kernel(_scan_pcap, "capture.kernels:scan_pcap")
+def _pcap_example() -> tuple[object, ...]:
+    return np.zeros(9, np.uint8), 0, 0, True, 1, 1, new_table(), np.zeros(2, np.int64)
+
+
+def _pcapng_example() -> tuple[object, ...]:
+    return np.zeros(9, np.uint8), 0, 0, True, np.zeros((1, 4), np.int64), new_table(), np.zeros(2, np.int64)
+
+
+scan_pcap = Kernel(_scan_pcap, "capture.kernels:scan_pcap", _pcap_example)
 """See `_scan_pcap`."""
-scan_pcapng = Kernel(_scan_pcapng, "capture.kernels:scan_pcapng")
+scan_pcapng = Kernel(_scan_pcapng, "capture.kernels:scan_pcapng", _pcapng_example)
 """See `_scan_pcapng`."""

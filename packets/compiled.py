@@ -66,18 +66,23 @@ def mode() -> Mode:
 class Kernel(Generic[P, R]):
     """A function over arrays that exists twice, with equal results."""
 
-    def __init__(self, reference: Callable[P, R], compiled: str) -> None:
+    def __init__(
+        self, reference: Callable[P, R], compiled: str, example: Callable[[], tuple[object, ...]] | None = None
+    ) -> None:
         """Register it.
 
         Args:
             reference: in plain Python or numpy.
             compiled: ``module:function``, a module that is imported only when it is needed, whose functions are
                 decorated with `jit`.
+            example: returns arguments of the very types that it is called with, and little work: the loader calls the
+                function with them, so that it is compiled before anybody waits for it.
         """
         self.reference = reference
         """In plain Python."""
         self._module, self._function = compiled.split(":")
         self._run = reference
+        self._example = example
         _state.kernels.append(self)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -95,6 +100,12 @@ class Kernel(Generic[P, R]):
         """Return the compiled function, which `load` or this call imports."""
         function: Callable[P, R] = getattr(import_module(self._module), self._function)
         return function
+
+    def prepare(self) -> None:
+        """Compile the function, or take it from the cache."""
+        function: Callable[..., object] = self.compiled()
+        if self._example is not None:
+            function(*self._example())
 
     def switch_over(self) -> None:
         """Run the compiled function from the next call on."""
@@ -137,7 +148,7 @@ def _load() -> None:
         modules = {kernel.module for kernel in _state.kernels}
         _keep_compiled_code(modules)
         for kernel in _state.kernels:
-            kernel.compiled()
+            kernel.prepare()
         for kernel in _state.kernels:
             kernel.switch_over()
     except Exception as error:  # numba has many reasons, all of which leave the references running

@@ -9,7 +9,14 @@ from packets.batch import PacketBatch
 from packets.compiled import Kernel, worked_on
 from packets.headers import HEADER, Headers
 
-decode_rows = Kernel(reference.decode, "packets.kernels:decode")
+
+def _example() -> tuple[object, ...]:
+    batch = PacketBatch.of([b"\0"])
+    rows: Headers = np.zeros(1, HEADER)
+    return batch.data, batch.starts, batch.lengths, batch.wire_lengths, batch.link_types, False, rows
+
+
+decode_rows = Kernel(reference.decode, "packets.kernels:decode", _example)
 """See `packets.reference.decode`."""
 
 

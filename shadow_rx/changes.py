@@ -15,7 +15,7 @@ from jobspec.recovery_point import RecoveryPointError, unpack_tensors
 from jobspec.sidechannel import side_channel_pb2 as pb
 from jobspec.state import SHARED_PREFIX
 from shadow_rx.description import OptimizerPlan, parse_layout, parse_optimizer
-from shadow_rx.errors import invalid, premature
+from shadow_rx.errors import check_step, invalid, premature
 from shadow_rx.replay import Replay, Tensors
 
 MAX_CHANGES = 1024
@@ -66,6 +66,7 @@ class Timeline:
         Raises:
             ShadowError: not usable in itself, or late: a step that it concerns is applied, or a later change is known.
         """
+        check_step("effective_step", message.effective_step)
         layout = parse_layout(message.layout_json) if message.layout_json else self.last.layout
         optimizer = parse_optimizer(message.optimizer, layout)
         try:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+from jobspec.sidechannel.limits import MAX_STEP
+
 
 class Refusal(StrEnum):
     """Why a request is refused; the names are those of the service's gRPC status codes."""
@@ -34,6 +36,16 @@ class ShadowError(Exception):
 def invalid(field: str, message: str) -> ShadowError:
     """Return the error for a request whose `field` is wrong in itself."""
     return ShadowError(Refusal.INVALID_ARGUMENT, field, message)
+
+
+def check_step(field: str, step: int) -> None:
+    """Refuse a number that no step has.
+
+    Raises:
+        ShadowError: it is too large; `field` is named.
+    """
+    if step > MAX_STEP:
+        raise invalid(field, f"{step}, expected at most {MAX_STEP}")
 
 
 def premature(field: str, message: str) -> ShadowError:

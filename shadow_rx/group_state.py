@@ -14,7 +14,7 @@ from shadow_rx.accounts import StateAccounts
 from shadow_rx.capture import Discard
 from shadow_rx.description import OptimizerPlan, parse_layout
 from shadow_rx.epoch import SHOWN_GAPS, Epoch
-from shadow_rx.errors import Refusal, ShadowError, invalid, premature
+from shadow_rx.errors import Refusal, ShadowError, check_step, invalid, premature
 from shadow_rx.health import Health, Lag, Totals
 from shadow_rx.history import History
 from shadow_rx.options import ShadowOptions
@@ -230,6 +230,8 @@ class GroupState:
             raise premature("epoch", f"{message.epoch} is over: recovery points of {self.history.epoch} are stored")
         if message.first_step < 1:
             raise invalid("first_step", "is 0, expected 1 or more")
+        check_step("first_step", message.first_step)
+        check_step("current_step", message.current_step)
         return parse_layout(message.layout_json)
 
     def _check_memory(self, field: str, need: int) -> None:

@@ -8,7 +8,7 @@ from collections import OrderedDict
 
 from jobspec.sidechannel import side_channel_pb2 as pb
 from shadow_rx.description import OptimizerPlan, Options
-from shadow_rx.errors import invalid, premature
+from shadow_rx.errors import check_step, invalid, premature
 from shadow_rx.inventory import Inventory, parse_inventory
 from shadow_rx.rank_step import DIGEST_BYTES as DIGEST_BYTES
 from shadow_rx.rank_step import RankStep as RankStep
@@ -106,6 +106,7 @@ class RecordBook:
         step = message.step
         if step < self._first_step:
             raise invalid("step", f"{step} is before this epoch's first step {self._first_step}")
+        check_step("step", step)
         if message.rank >= self._ranks:
             raise invalid("rank", f"{message.rank}, expected 0..{self._ranks - 1}")
         plan = self._plan(step)

@@ -66,7 +66,8 @@ def status_message(status: GroupStatus) -> pb.Status:
 
 def _lag(lag: Lag) -> pb.Lag:
     reason = str(lag.reason) if lag.reason is not None else ""
-    return pb.Lag(steps=lag.steps, seconds=lag.seconds, bytes=lag.bytes, reason=reason, detail=lag.detail)
+    nbytes = min(lag.bytes, (1 << 64) - 1)
+    return pb.Lag(steps=lag.steps, seconds=lag.seconds, bytes=nbytes, reason=reason, detail=lag.detail)
 
 
 def _buffers(buffers: Buffers) -> pb.Buffers:

@@ -15,7 +15,7 @@ from jobspec.recovery_point import RecoveryPointError, unpack_tensors
 from jobspec.sidechannel import side_channel_pb2 as pb
 from shadow_rx.declared import check_constants, split_constants
 from shadow_rx.description import OptimizerPlan
-from shadow_rx.errors import Refusal, ShadowError, invalid
+from shadow_rx.errors import Refusal, ShadowError, check_step, invalid
 from shadow_rx.inventory import ObjectInfo
 from shadow_rx.rank_step import DIGEST_BYTES
 from shadow_rx.replay import Replay, Tensors, tensor_bytes
@@ -64,6 +64,7 @@ def check_header(header: pb.StateHeader, limit: int) -> None:
     if len(header.state_sha256) != DIGEST_BYTES:
         found = len(header.state_sha256)
         raise invalid("header.state_sha256", f"{found} bytes, expected the SHA-256 ({DIGEST_BYTES}) of the state")
+    check_step("header.step", header.step)
     if header.state_bytes > limit:
         message = f"{header.state_bytes} bytes, the memory limit is {limit}; raise it"
         raise ShadowError(Refusal.RESOURCE_EXHAUSTED, "header.state_bytes", message)

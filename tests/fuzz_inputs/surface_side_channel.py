@@ -31,7 +31,7 @@ from tests.shadow_rx.wire import make_job
 
 NAME = "side_channel"
 TEST_COUNT = 300
-PER_CALL = 100
+PER_CALL = 50
 _ANSWERS = frozenset({
     "OK", "INVALID_ARGUMENT", "FAILED_PRECONDITION", "NOT_FOUND", "RESOURCE_EXHAUSTED", "UNAVAILABLE", "UNIMPLEMENTED",
 })  # fmt: skip

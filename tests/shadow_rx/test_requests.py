@@ -15,9 +15,13 @@ from hypothesis import strategies as st
 from jobspec.reasons import GapReason
 from jobspec.recovery_point import pack_tensors
 from jobspec.sidechannel import side_channel_pb2 as pb
+from jobspec.sidechannel.limits import MAX_STEP
+from jobspec.sidechannel.upload import state_header
 from shadow_rx.core import ShadowCore
 from shadow_rx.errors import Refusal, ShadowError
 from shadow_rx.options import ShadowOptions
+from shadow_rx.status_message import status_message
+from shadow_rx.upload import check_header
 from tests.shadow_rx.rig import Rig
 from tests.shadow_rx.wire import make_job
 
@@ -289,3 +293,25 @@ def test_any_bytes_may_be_captured(frame: bytes, seed: int) -> None:
     mixed[at : at + 8] = frame[:8]
     rig.send([frame, bytes(mixed), good[: rng.randrange(len(good))]])
     assert rig.snapshots() == []
+
+
+def test_numbers_that_no_step_has_are_refused_and_the_largest_can_be_told() -> None:
+    """What follows from a step (the next one, a lag in bytes) has to fit into a status, too."""
+    rig = Rig()
+    for field in ("first_step", "current_step"):
+        changes = {field: MAX_STEP + 1, "rejoin": True}
+        _refused(rig, lambda changes=changes: rig.core.attach(rig.twin.attach(1, **changes)), field)
+    rig.begin()
+    rig.step()
+    record = rig.twin.records(1)[0]
+    record.step = MAX_STEP + 1
+    _refused(rig, lambda: rig.core.record(record), "step")
+    change = pb.ChangeRequest(group="dp0", epoch=1, effective_step=MAX_STEP + 1)
+    _refused(rig, lambda: rig.core.change(change), "effective_step")
+    header = state_header("dp0", 1, b"x", MAX_STEP + 1)
+    _refused(rig, lambda: check_header(header, 100), "header.step")
+    record.step = MAX_STEP
+    rig.core.record(record)
+    told = status_message(rig.core.status("dp0"))
+    assert (told.trained_step, told.replica_lag.bytes) == (MAX_STEP, (1 << 64) - 1)
+    assert rig.core.asks("dp0", 0).SerializeToString() is not None

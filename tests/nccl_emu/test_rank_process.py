@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
 from jobspec.frame import HEADER_BYTES
@@ -109,8 +110,11 @@ def _results(directory: Path, rank: int) -> list[dict[str, Any]]:
 
 @pytest.fixture
 def ranks(tmp_path: Path) -> Iterator[Ranks]:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)  # as the processes have, with which a simulation is compared
     with Ranks(training_job(2, hidden=[47], batch_size=64), tmp_path) as ranks:
         yield ranks
+    torch.set_num_threads(threads)
 
 
 @netns

@@ -13,6 +13,8 @@ import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from packets.compiled import mode
+
 try:
     import typer
     from typer.core import TyperCommand
@@ -95,6 +97,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     run: Callable[..., None] = app
     # Ended like an interrupted one: what was started is stopped on the way out.
     signal.signal(signal.SIGTERM, _terminate)
+    try:
+        mode()
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
     try:
         try:
             run(args=list(arguments) if arguments is not None else None, prog_name="checkmate")

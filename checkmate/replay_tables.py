@@ -10,6 +10,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from packets.compiled import notice
 from replay.results import ReplayReport, StepResult
 
 if TYPE_CHECKING:
@@ -53,6 +54,8 @@ def show_replay(report: ReplayReport, console: Console) -> None:
         _say(console, "other packets: " + ", ".join(f"{count} {name}" for name, count in others.items()))
     for name, number in report.oddities.items():
         _say(console, f"note: {number} {name}")
+    if (slow := notice()) is not None:
+        _say(console, f"note: {slow}")
     for problem in report.problems[:_SHOWN_LINES]:
         _say(console, f"problem: {problem}")
     if len(report.problems) > _SHOWN_LINES:

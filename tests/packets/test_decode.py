@@ -124,6 +124,15 @@ def test_the_mode_is_checked(monkeypatch: pytest.MonkeyPatch) -> None:
         compiled.mode()
 
 
+def test_the_program_refuses_an_unknown_mode() -> None:
+    program = "import checkmate.cli; checkmate.cli.main(['--help'])"
+    environment = {**os.environ, "CHECKMATE_KERNELS": "quick"}
+    done = subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "CHECKMATE_KERNELS" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
 SWITCHING = """
 import sys
 from packets import compiled

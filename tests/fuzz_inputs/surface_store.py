@@ -33,7 +33,7 @@ from tests.shadow_rx.durable.stores import policy, snapshots, write
 from tests.shadow_rx.twin import as_bytes
 
 NAME = "store"
-TEST_COUNT = 60
+TEST_COUNT = 40
 PER_CALL = 2
 _STEPS = 5
 _RING = KeyRing((Key(bytes(range(32))),))

@@ -13,6 +13,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from checkmate.gloo_tables import show_gloo
 from checkmate.replay_tables import show_rdma, show_replay
 from checkmate.send_command import (
     LoopOption,
@@ -41,6 +42,7 @@ FAILED = 2
 
 _OWN = "Our own traffic"
 _ROCEV2 = "RoCEv2"
+_GLOO = "PyTorch over gloo"
 
 
 class KindName(StrEnum):
@@ -49,6 +51,7 @@ class KindName(StrEnum):
     AUTO = "auto"
     TCP = "tcp"
     ROCEV2 = "rocev2"
+    GLOO = "gloo"
 
 
 def replay_command(
@@ -80,8 +83,8 @@ def replay_command(
         list[Path] | None,
         typer.Option(
             metavar="DIR",
-            rich_help_panel=_OWN,
-            help="Recovery point to begin from, one a group; by default the state in the log.",
+            help="Recovery point to begin from, one a group; by default the state in the log. Of a PyTorch job the "
+            "checkpoint (.pt) that it began from.",
         ),
     ] = None,
     compare: Annotated[
@@ -97,6 +100,18 @@ def replay_command(
             metavar="TYPE", rich_help_panel=_ROCEV2, help="Element type, e.g. float32: it is not on the wire."
         ),
     ] = None,
+    trainer: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", rich_help_panel=_GLOO, help="What the script does with gradients: trainer.yaml."),
+    ] = None,
+    unfinished_checksums: Annotated[
+        bool,
+        typer.Option(
+            "--unfinished-checksums",
+            rich_help_panel=_GLOO,
+            help="Take segments whose TCP checksum the network card had to fill in (captures on a host with offloads).",
+        ),
+    ] = False,
     send: SendOption = None,
     rate: RateOption = None,
     speed: SpeedOption = None,
@@ -108,8 +123,9 @@ def replay_command(
 ) -> None:
     """Turn captured packets into reduced gradients and recovery points, offline and without root.
 
-    Two kinds of traffic: our own, captured at a shadow node's port or at ranks' ports, and real NCCL all-reduces over
-    RoCEv2. What is lost or damaged is reported with its exact place; nothing is ever filled with a guess.
+    Three kinds of traffic: our own, captured at a shadow node's port or at ranks' ports; real NCCL all-reduces over
+    RoCEv2; and DistributedDataParallel jobs of PyTorch over gloo, captured at one rank or several. What is lost or
+    damaged is reported with its exact place; nothing is ever filled with a guess.
 
     Exit code: 0 everything is complete; 1 something is not; 2 a file or an option cannot be used.
 
@@ -122,6 +138,8 @@ def replay_command(
       checkmate replay out/testbed/s1-eth[1-4]_in.pcap --through-switch --compare out/testbed/checkpoints
 
       checkmate replay nccl.pcapng --use-p2p --dtype float32 --out tensors
+
+      checkmate replay rank0.pcap rank1.pcap --trainer trainer.yaml --out checkpoints
 
       checkmate replay out/testbed/s1-eth9_out.pcap --send eth1 --rate 1000
     """
@@ -140,12 +158,19 @@ def replay_command(
             raise ReplayError(idle, "it is about sending", "give --send IFACE too, or leave it out")
         found = _kind(captures, kind)
         with _bar(errors) as tell:
-            if found is Kind.ROCEV2:
+            if found is Kind.GLOO:
+                _refuse({"--records": records, "--no-records": no_records, "--compare": compare, "--job": job_file,
+                         "--through-switch": through_switch, "--use-p2p": use_p2p, "--dtype": dtype},
+                        "PyTorch over gloo")  # fmt: skip
+                complete = _gloo(captures, trainer, checkpoint, out, unfinished_checksums, tell, as_json=as_json)
+            elif found is Kind.ROCEV2:
+                _refuse({"--trainer": trainer, "--unfinished-checksums": unfinished_checksums}, "RoCEv2")
                 _refuse({"--records": records, "--no-records": no_records, "--checkpoint": checkpoint,
                          "--compare": compare}, "RoCEv2")  # fmt: skip
                 complete = _rdma(captures, job_file, out, use_p2p, dtype, through_switch, tell, as_json=as_json)
             else:
-                _refuse({"--use-p2p": use_p2p, "--dtype": dtype}, "our own TCP traffic")
+                _refuse({"--use-p2p": use_p2p, "--dtype": dtype, "--trainer": trainer,
+                         "--unfinished-checksums": unfinished_checksums}, "our own TCP traffic")  # fmt: skip
                 options = _options(captures, job_file, out, through_switch, records, no_records, checkpoint, compare)
                 complete = _tcp(captures, options, tell, as_json=as_json)
     except (JobError, ReplayError) as error:
@@ -207,6 +232,34 @@ def _tcp(captures: list[Path], options: ReplayOptions, tell: ToldProgress, *, as
         print(json.dumps(report.to_json(), indent=2))
     else:
         show_replay(report, Console())
+    return report.complete
+
+
+def _gloo(
+    captures: list[Path],
+    trainer: Path | None,
+    checkpoints: list[Path] | None,
+    out: Path | None,
+    unfinished_checksums: bool,
+    tell: ToldProgress,
+    *,
+    as_json: bool,
+) -> bool:
+    import torch
+
+    from jobspec.trainer import load_trainer
+    from replay.gloo import GlooOptions, replay_gloo
+
+    torch.set_num_threads(1)  # as the ranks do, whose kernels this has to equal
+    if checkpoints and len(checkpoints) > 1:
+        raise ReplayError("--checkpoint", "a job begins from one checkpoint", "give one")
+    declared = load_trainer(trainer) if trainer is not None else None
+    start = checkpoints[0] if checkpoints else None
+    report = replay_gloo(captures, GlooOptions(declared, start, out, unfinished_checksums), tell)
+    if as_json:
+        print(json.dumps(report.to_json(), indent=2))
+    else:
+        show_gloo(report, Console())
     return report.complete
 
 

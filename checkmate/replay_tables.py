@@ -16,63 +16,63 @@ from replay.results import ReplayReport, StepResult
 if TYPE_CHECKING:
     from replay.rdma import RdmaReport
 
-_SHOWN_HOLES = 3
+SHOWN_HOLES = 3
 """Holes of a step that are spelled out; ``--json`` has more."""
-_SHOWN_LINES = 15
+SHOWN_LINES = 15
 """Lines of one sort that are printed."""
-_DIGITS = 8
+DIGITS = 8
 """Hexadecimal digits of a digest that are shown."""
 
 
 def show_replay(report: ReplayReport, console: Console) -> None:
     """Print what was found in our own traffic."""
-    streams = _grid("Streams", "group", "#epoch", "#rank", "#channel", "from", "to", "kind", "start")
+    streams = grid("Streams", "group", "#epoch", "#rank", "#channel", "from", "to", "kind", "start")
     for stream in report.streams:
         known = (stream.epoch, stream.rank, stream.channel)
         numbers = ("-" if number is None else str(number) for number in known)
         sync = "nothing" if stream.problem is not None else "SYN" if stream.sync == "syn" else "headers"
         streams.add_row(stream.group or "-", *numbers, stream.source, stream.destination, stream.kind, sync)
     console.print(streams)
-    steps = _grid("Steps", "group", "#epoch", "#step", "complete", "#bytes", "crc", "gradient", "recovery point")
+    steps = grid("Steps", "group", "#epoch", "#step", "complete", "#bytes", "crc", "gradient", "recovery point")
     for step in report.steps:
         complete = "[green]yes[/]" if step.complete else "[red]no[/]"
         count = str(step.bytes) if step.complete else f"{step.bytes} of {step.gradient_bytes}"
         crc = step.crc if step.crc == "ok" else f"{step.crc} {step.frames - step.frames_proven} of {step.frames}"
         names = (step.group, str(step.epoch), str(step.step))
-        steps.add_row(*names, complete, count, crc, (step.sha256 or "-")[:_DIGITS], escape(_point(step)))
+        steps.add_row(*names, complete, count, crc, (step.sha256 or "-")[:DIGITS], escape(_point(step)))
     console.print(steps)
     trouble = [line for step in report.steps for line in _trouble(step)]
-    for line in trouble[:_SHOWN_LINES]:
-        _say(console, line)
-    if len(trouble) > _SHOWN_LINES:
-        _say(console, f"... and {len(trouble) - _SHOWN_LINES} lines like these (--json has all)")
+    for line in trouble[:SHOWN_LINES]:
+        say(console, line)
+    if len(trouble) > SHOWN_LINES:
+        say(console, f"... and {len(trouble) - SHOWN_LINES} lines like these (--json has all)")
     for absent in report.absent:
         where = f"{absent.group} epoch {absent.epoch}"
-        _say(console, f"{where}: steps {absent.first} to {absent.last} are not in the captures")
+        say(console, f"{where}: steps {absent.first} to {absent.last} are not in the captures")
     others = {**report.other, **{f"not used: {cause}": count for cause, count in report.discarded.items()}}
     if others:
-        _say(console, "other packets: " + ", ".join(f"{count} {name}" for name, count in others.items()))
+        say(console, "other packets: " + ", ".join(f"{count} {name}" for name, count in others.items()))
     for name, number in report.oddities.items():
-        _say(console, f"note: {number} {name}")
+        say(console, f"note: {number} {name}")
     if (slow := notice()) is not None:
-        _say(console, f"note: {slow}")
-    for problem in report.problems[:_SHOWN_LINES]:
-        _say(console, f"problem: {problem}")
-    if len(report.problems) > _SHOWN_LINES:
-        _say(console, f"... and {len(report.problems) - _SHOWN_LINES} problems more (--json has all)")
+        say(console, f"note: {slow}")
+    for problem in report.problems[:SHOWN_LINES]:
+        say(console, f"problem: {problem}")
+    if len(report.problems) > SHOWN_LINES:
+        say(console, f"... and {len(report.problems) - SHOWN_LINES} problems more (--json has all)")
     done = sum(step.complete for step in report.steps)
     applied = sum(step.applied for step in report.steps)
     text = f"{done} of {len(report.steps)} steps complete, {applied} recovery points"
     compared = [step.compared for step in report.steps if step.compared is not None]
     if compared:
         text += f", {sum(compared)} of {len(compared)} equal to the run's"
-    _say(console, text)
+    say(console, text)
 
 
 def _point(step: StepResult) -> str:
     if not step.applied:
         return str(step.reason) if step.reason is not None else "-"
-    text = (step.state_sha256 or "")[:_DIGITS]
+    text = (step.state_sha256 or "")[:DIGITS]
     if step.parameter_digest is not None:
         text += " = ranks'"
     if step.compared is not None:
@@ -82,11 +82,11 @@ def _point(step: StepResult) -> str:
 
 def _trouble(step: StepResult) -> Iterator[str]:
     where = f"{step.group} epoch {step.epoch} step {step.step}"
-    for hole in step.holes[:_SHOWN_HOLES]:
+    for hole in step.holes[:SHOWN_HOLES]:
         yield f"{where}: {hole.cause}: {hole}" + ("" if hole.captured else " (flow not captured)")
-    if len(step.holes) > _SHOWN_HOLES:
+    if len(step.holes) > SHOWN_HOLES:
         yield f"{where}: ... {step.missing_bytes} bytes in all"
-    for conflict in step.conflict_details[:_SHOWN_HOLES]:
+    for conflict in step.conflict_details[:SHOWN_HOLES]:
         yield f"{where}: copies differ: {conflict}"
     if step.complete and step.reason is not None:
         yield f"{where}: {step.reason}: {step.detail}"
@@ -98,40 +98,40 @@ def show_rdma(report: RdmaReport, console: Console) -> None:
     """Print what was found in a RoCEv2 capture."""
     decoded = report.decoded
     title = f"All-reduces in {escape(decoded.file)}"
-    table = _grid(
+    table = grid(
         title, "#index", "#ranks", "#channels", "protocol", "dtype", "#elements", "#covered", "complete", "sha256"
     )
     for item in decoded.to_json()["all_reduces"]:
         complete = "[green]yes[/]" if item["complete"] else "[red]no[/]"
         table.add_row(
             str(item["index"]), str(item["ranks"]), str(item["channels"]), item["protocol"], item["dtype"] or "-",
-            str(item["elements"]), str(item["covered"]), complete, (item["sha256"] or "-")[:_DIGITS],
+            str(item["elements"]), str(item["covered"]), complete, (item["sha256"] or "-")[:DIGITS],
         )  # fmt: skip
     console.print(table)
     for item in decoded.to_json()["all_reduces"]:
         ranges = item["missing_elements"]
         if ranges:
-            some = ", ".join(f"[{start}, {stop})" for start, stop in ranges[:_SHOWN_HOLES])
-            _say(console, f"all-reduce {item['index']}: {len(ranges)} ranges missing: {some}")
-        for lost in item["missing_psn"][:_SHOWN_HOLES]:
+            some = ", ".join(f"[{start}, {stop})" for start, stop in ranges[:SHOWN_HOLES])
+            say(console, f"all-reduce {item['index']}: {len(ranges)} ranges missing: {some}")
+        for lost in item["missing_psn"][:SHOWN_HOLES]:
             text = (
                 f"all-reduce {item['index']}: queue pair {lost['dest_qp']} lost PSN {lost['first']} to {lost['last']}"
             )
-            _say(console, text)
+            say(console, text)
     for message in decoded.p2p:
         where = f"all-reduce {message.all_reduce}" if message.all_reduce is not None else "no all-reduce"
-        _say(
+        say(
             console, f"p2p message of {message.bytes} bytes to queue pair {message.dest_qp}: {message.outcome}, {where}"
         )
     for note in decoded.notes:
-        _say(console, note)
+        say(console, note)
     others = ", ".join(f"{count} {name}" for name, count in decoded.other.items()) or "none"
-    _say(console, f"{decoded.packets} packets, {decoded.rocev2_packets} of RoCEv2; others: {others}")
+    say(console, f"{decoded.packets} packets, {decoded.rocev2_packets} of RoCEv2; others: {others}")
     if report.problem is not None:
-        _say(console, f"problem: {report.problem}")
+        say(console, f"problem: {report.problem}")
 
 
-def _grid(title: str, *columns: str) -> Table:
+def grid(title: str, *columns: str) -> Table:
     """Return a table whose columns are named so; ``#`` begins those of numbers."""
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in columns:
@@ -139,5 +139,6 @@ def _grid(title: str, *columns: str) -> Table:
     return table
 
 
-def _say(console: Console, text: str) -> None:
+def say(console: Console, text: str) -> None:
+    """Print a line as it is."""
     console.print(text, highlight=False, markup=False, soft_wrap=True)

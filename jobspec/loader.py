@@ -7,10 +7,10 @@ import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 
 from jobspec.checks import problems_between, problems_of
 from jobspec.errors import JobError, Problem
@@ -67,7 +67,7 @@ def load_jobs(paths: Sequence[Path | str]) -> list[JobFile]:
     problems: list[Problem] = []
     for path in paths:
         try:
-            files.append(_load(Path(path)))
+            files.append(parse_job(read_text(Path(path)), str(path)))
         except JobError as error:
             problems += error.problems
     if not problems:
@@ -82,6 +82,30 @@ def parse_job(text: str, file: str = "job.yaml") -> JobFile:
 
     Raises:
         JobError: not YAML, or the job is not sound.
+    """
+    job, lines = parse_model(text, file, Job, "a job file", "version, name, switch, ...")
+    loaded = JobFile(job, file, lines)
+    problems = [loaded.place(problem) for problem in problems_of(job)]
+    if problems:
+        raise JobError(problems)
+    return loaded
+
+
+M = TypeVar("M", bound=BaseModel)
+
+
+def parse_model(text: str, file: str, model: type[M], what: str, fields: str) -> tuple[M, dict[Path_, int]]:
+    """Validate YAML text; return what it says, and the line of each field.
+
+    Args:
+        text: the text.
+        file: the name that errors carry.
+        model: what it must be.
+        what: what errors call such a file.
+        fields: its fields, for who has none of them.
+
+    Raises:
+        JobError: not YAML, or no such model.
     """
     builder = _Builder()
     try:
@@ -102,30 +126,29 @@ def parse_job(text: str, file: str = "job.yaml") -> JobFile:
     lines = builder.lines
     if not isinstance(data, dict):
         kind = "nothing" if data is None else type(data).__name__
-        expected = "expected a mapping with version, name, switch, ..."
+        expected = f"expected a mapping with {fields}"
         raise JobError([Problem("(file)", f"holds {kind}, {expected}", file, 1)])
     try:
-        job = Job.model_validate(data)
+        return model.model_validate(data), lines
     except ValidationError as error:
-        raise JobError([_problem(item, file, lines) for item in error.errors()]) from error
-    loaded = JobFile(job, file, lines)
-    problems = [loaded.place(problem) for problem in problems_of(job)]
-    if problems:
-        raise JobError(problems)
-    return loaded
+        raise JobError([_problem(item, file, lines, what) for item in error.errors()]) from error
 
 
-def _load(path: Path) -> JobFile:
+def read_text(path: Path) -> str:
+    """Return the text of a file of at most `MAX_BYTES`.
+
+    Raises:
+        JobError: it cannot be read, or is not text.
+    """
     try:
         data = read_bounded(path, MAX_BYTES)
-        text = data.decode("utf-8-sig")
+        return data.decode("utf-8-sig")
     except OSError as error:
         raise JobError([Problem("(file)", f"cannot be read: {error.strerror}", str(path))]) from error
     except UnicodeDecodeError as error:
         what = f"not UTF-8 text: {error.reason} at byte {error.start}"
         line = data.count(b"\n", 0, error.start) + 1
         raise JobError([Problem("(file)", what, str(path), line)]) from error
-    return parse_job(text, str(path))
 
 
 class _Refused(Exception):
@@ -210,13 +233,13 @@ class _Builder:
         return value
 
 
-def _problem(item: Any, file: str, lines: dict[Path_, int]) -> Problem:
+def _problem(item: Any, file: str, lines: dict[Path_, int], what: str) -> Problem:
     path: Path_ = tuple(item["loc"])
     message = str(item["msg"]).removeprefix("Value error, ")
     if item["type"] == "missing":
         message = "is missing; add it"
     elif item["type"] == "extra_forbidden":
-        message = "is not a field of a job file; remove it or mend its name"
+        message = f"is not a field of {what}; remove it or mend its name"
     elif item["type"] == "string_type":
         # Unquoted, 12:00:00:00:01:00 is a number to YAML, and `no` a truth value.
         message = f"expected text, found {_shown(item['input'])}; put it in quotes"

@@ -8,8 +8,13 @@ from pathlib import Path
 
 from capture.errors import CaptureError
 from capture.reader import open_capture
+from gloo.scan import TLS_HANDSHAKE
+from gloo.wire import SEQUENCE_BYTES, is_collective, parse_header, parse_sequence
+from packets.batch import PacketBatch
+from packets.decode import decode
+from packets.headers import Kind as PacketKind
 from replay.errors import ReplayError
-from replay.segments import look
+from replay.segments import Seen, look
 from replay.survey import SeenStream
 
 JOB_FILE = "job.yaml"
@@ -27,6 +32,8 @@ class Kind(StrEnum):
     """Our own: framed streams between ranks, or replicas of them."""
     ROCEV2 = "rocev2"
     """NCCL over RoCEv2."""
+    GLOO = "gloo"
+    """PyTorch's gloo backend."""
 
 
 def kind_of(path: Path) -> Kind | None:
@@ -38,9 +45,12 @@ def kind_of(path: Path) -> Kind | None:
     try:
         with open_capture(path) as reader:
             streams: dict[bytes, SeenStream] = {}
+            begun: set[bytes] = set()
             for seen in look(reader.batches()):
                 if seen.name == "rocev2":
                     return Kind.ROCEV2
+                if _is_gloo(seen.key, seen.payload or _payload(seen), begun):
+                    return Kind.GLOO
                 if seen.payload:
                     if len(streams) >= _CONNECTIONS:
                         streams.clear()
@@ -52,6 +62,36 @@ def kind_of(path: Path) -> Kind | None:
     except OSError as error:
         raise ReplayError(str(path), f"cannot be read: {error.strerror}", "check the name") from error
     return None
+
+
+def _is_gloo(key: bytes, payload: bytes, begun: set[bytes]) -> bool:
+    """Tell whether a segment begins with a message of gloo, or its connection with a rank and a TLS handshake.
+
+    Args:
+        key: the direction, empty where it is not known.
+        payload: of the segment.
+        begun: directions that began with a rank, which is added to.
+    """
+    at = SEQUENCE_BYTES if parse_sequence(payload) is not None else 0
+    header = parse_header(payload) or parse_header(payload, at)
+    if header is not None:
+        return is_collective(header.slot)
+    hello = payload[at : at + 2] == TLS_HANDSHAKE
+    if hello and (at or key in begun):
+        return True
+    if at and len(payload) == at and key and len(begun) < _CONNECTIONS:
+        begun.add(key)
+    return False
+
+
+def _payload(seen: Seen) -> bytes:
+    """Return the payload of a TCP segment over IPv6, which `look` leaves out."""
+    if seen.kind != PacketKind.TCP or seen.tcp:
+        return b""
+    data = bytes(seen.data)
+    (header,) = decode(PacketBatch.of([data], seen.link_type), verify=False)
+    start = int(header["payload"])
+    return data[start : start + int(header["payload_length"])]
 
 
 def job_beside(captures: Sequence[Path]) -> Path | None:

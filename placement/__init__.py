@@ -1,0 +1,1 @@
+"""Puts bytes of streams where they belong, by their position."""

@@ -157,7 +157,7 @@ class Inspection:
 
 
 class Inspector:
-    """Takes packets one by one; memory is bounded by what it lists, whatever the capture's length."""
+    """Takes packets one by one; memory is bounded by what it lists, and by RoCEv2 messages (`rocev2.decoder`)."""
 
     def __init__(self, job: Job | None = None) -> None:
         """Begin with nothing; `job` gives its flows and queue pairs their names."""

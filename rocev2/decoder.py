@@ -1,7 +1,7 @@
 """The decoder: packets in, tensors out.
 
 Packets are sorted into flows as they come. All else waits for the end of the capture, because it rests on PSNs,
-addresses and flags alone: in which order the packets came changes nothing. Memory: the data of LL flows, up to 256 MiB
+addresses and flags alone: in which order the packets came changes nothing. Memory: the LL messages, up to 256 MiB
 of other messages, and a few numbers for each packet of these.
 """
 

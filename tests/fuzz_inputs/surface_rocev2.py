@@ -72,8 +72,8 @@ def _try(rng: random.Random) -> None:
 def _check(capture: Capture, found: DecodedCapture, what: str) -> None:
     """Assert that all that is covered is right, and in the right order.
 
-    Where ranks forward once more, or a broadcast looks like a chunk, and what shows it is lost, an incomplete tensor may
-    be another one than it seems. A complete one may not.
+    Where ranks forward once more, or a broadcast looks like a chunk, and what shows it is lost, an incomplete tensor
+    may be another one than it seems. A complete one may not.
     """
     deceptive = capture.traffic.forward_again or _LIKE_A_CHUNK in capture.traffic.prologue
     left = iter(capture.tensors)

@@ -16,8 +16,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from bench_shadow import make_job, make_layout, replicas
-
+from bench.bench_shadow import make_job, make_layout, replicas
 from capture.reader import open_capture
 from capture.writer import PcapWriter
 from replay.run import ReplayOptions, replay

@@ -26,12 +26,12 @@ from jobspec.recovery_point import (
 )
 from jobspec.sidechannel import side_channel_pb2 as pb
 from jobspec.sidechannel.log import SideChannelLogError
+from placement.segments import Replica
 from replay.cells import StepGradient
 from replay.errors import ReplayError
 from replay.plan import EpochPlan, PlannedFlow
 from replay.records import Records
 from replay.results import StepResult
-from shadow_rx.capture import Replica
 from shadow_rx.core import ShadowCore
 from shadow_rx.durable.names import base_name, epoch_folder
 from shadow_rx.errors import ShadowError

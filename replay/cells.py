@@ -13,8 +13,8 @@ from jobspec.frame import HEADER_BYTES, FrameError, FrameHeader, crc32c
 from jobspec.layout import Layout
 from jobspec.ring import Phase
 from jobspec.schedule import FrameSlot, step_plan
+from placement.coverage import Coverage
 from replay.plan import EpochPlan, PlannedFlow
-from shadow_rx.coverage import Coverage
 
 _KEPT_VARIANTS = 8
 """Pieces of a cell that differ from what is there and are kept, in case that those are the right ones."""

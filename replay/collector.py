@@ -8,9 +8,9 @@ from collections.abc import Callable, Sequence
 from jobspec.frame import HEADER_BYTES
 from jobspec.ring import Phase
 from jobspec.schedule import FrameSlot, Piece
+from placement.unwrap import unwrap
 from replay.cells import CellMap, StepGradient, check_header
 from replay.plan import Binding, EpochPlan, PlannedFlow
-from shadow_rx.unwrap import unwrap
 
 WINDOW = 4
 """Steps that are collected at a time: ranks are up to one step apart, and a retransmission comes within the next."""

@@ -15,11 +15,11 @@ from jobspec.layout import Bucket, Layout, ParamSpec, Slot
 from jobspec.model import Flow, Job
 from jobspec.ring import Phase, chunk_range
 from jobspec.schedule import FlowSchedule, FlowShape, FrameSlot, StepPlan, step_plan
+from placement.frames import FrameIdentity
 from replay.records import EpochRecords, Records
 from replay.survey import Census, EpochKey, SeenStream, Survey
 from shadow_rx.description import parse_layout
 from shadow_rx.errors import ShadowError
-from shadow_rx.frames import FrameIdentity
 
 _MODULUS = 1 << 32
 

@@ -1,67 +1,26 @@
-"""Raw frames to replicas: what is addressed to this node, intact, and of a flow that it serves."""
+"""Captured packets to replicas: what is addressed to this node, intact, and of a flow that it serves."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
 
 from jobspec.model import Flow, ShadowNode
-from packets.frame import ParsedFrame, parse_frame
-from packets.template import PacketError
+from packets.batch import PacketBatch
+from packets.decode import decode
+from packets.headers import HEADER, Checksum, Header, Headers, Kind, LinkType
+from packets.reference import decode_packet
+from placement.discard import Discard
+from placement.segments import Replica, Segments
 
-_RST = 0x04
-
-
-class Discard(StrEnum):
-    """Why a captured frame, or bytes of it, were not placed."""
-
-    NOT_FOR_US = "not_for_us"
-    """Other traffic: another destination address, a port below the replica ports, or no TCP over IPv4."""
-    TRUNCATED = "truncated"
-    """Addressed to this node, but not a whole Ethernet/IPv4/TCP packet."""
-    BAD_IP_CHECKSUM = "bad_ip_checksum"
-    """The IPv4 header is damaged."""
-    BAD_TCP_CHECKSUM = "bad_tcp_checksum"
-    """The TCP header or the payload is damaged."""
-    UNKNOWN_FLOW = "unknown_flow"
-    """No flow that this node serves has the destination port."""
-    WRONG_SOURCE = "wrong_source"
-    """The source address is not that of the flow's sending rank."""
-    RESET = "reset"
-    """A RST segment; what it carries is not part of the stream (RFC 9293, section 3.5.3)."""
-    UNKNOWN_CONNECTION = "unknown_connection"
-    """The source port is of no connection of the present epoch: a late segment, or not announced."""
-    BAD_POSITION = "bad_position"
-    """The sequence number lies before the stream's first byte."""
-    MISPLACED = "misplaced"
-    """At least one byte is not reduced gradient of an all-gather hop that is replicated."""
-    DUPLICATE = "duplicate"
-    """At least one byte of the primary hop is there already, or belongs to a step that is done."""
-    REDUNDANT = "redundant"
-    """At least one byte of a redundant hop was not needed: the normal case where nothing was lost."""
-    COPIES_DIFFER = "copies_differ"
-    """At least one byte differs from what another copy of it had told; the frame's CRC decides which is right."""
-    BEYOND_WINDOW = "beyond_window"
-    """At least one byte is of a step without a buffer: the shadow is behind, or an older step has a hole."""
-    RESYNC_PENDING = "resync_pending"
-    """An earlier step was lost; nothing is placed until the group attaches again."""
-    KERNEL_DROP = "kernel_drop"
-    """The capture socket's buffer was full."""
-
-
-@dataclass(frozen=True, slots=True)
-class Replica:
-    """An intact replica of one packet of a flow."""
-
-    flow_id: int
-    """The flow."""
-    source_port: int
-    """TCP source port: identifies the connection of the flow."""
-    sequence: int
-    """Number of the first payload byte minus the connection's ISN, mod 2^32: stream position + 1."""
-    payload: memoryview
-    """TCP payload."""
+_SYN, _RST = 0x02, 0x04
+_IPV4, _PROTOCOL_TCP = 0x0800, 6
+_UNUSABLE = (Kind.FRAGMENT, Kind.TRUNCATED, Kind.MALFORMED)
+_MODULUS = 1 << 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,53 +34,114 @@ class Rejected:
 
 
 class ReplicaFilter:
-    """Turns captured frames into replicas for one shadow node."""
+    """Turns captured packets into replicas for one shadow node.
+
+    TCP checksums are verified, on the bytes that the network delivered: the switch updates them incrementally, so that
+    a payload that was damaged before the switch still fails.
+    """
 
     def __init__(self, node: ShadowNode, flows: Iterable[Flow]) -> None:
         """Accept replicas of `flows` that are addressed to `node`."""
-        self._mac = node.mac
-        self._ip = str(node.ip)
+        self._mac = int(node.mac.replace(":", ""), 16)
+        self._ip = int(node.ip)
         self._base_port = node.base_port
-        self._sources = {flow.id: str(flow.source.ip) for flow in flows}
-        self._mac_bytes = bytes.fromhex(node.mac.replace(":", ""))
+        self._sources = {flow.id: int(flow.source.ip) for flow in flows}
+        # By destination port, 0 where there is none: no rank has the address 0.0.0.0.
+        self._source_of_port = np.zeros(1 << 16, np.uint64)
+        for flow_id, source in self._sources.items():
+            self._source_of_port[self._base_port + flow_id] = source
 
     def take(self, frame: bytes) -> Replica | Rejected:
-        """Return the replica in `frame` (Ethernet, from the destination MAC on), or why it is none.
-
-        The TCP checksum is verified here, on the bytes that the network delivered: the switch updates it
-        incrementally, so that a payload that was damaged before the switch still fails.
-        """
-        try:
-            parsed = parse_frame(frame)
-        except PacketError:
-            ours = bytes(frame[:6]) == self._mac_bytes
-            return Rejected(Discard.TRUNCATED if ours else Discard.NOT_FOR_US)
-        if parsed is None or parsed.dst_mac != self._mac or parsed.dst_ip != self._ip:
-            return Rejected(Discard.NOT_FOR_US)
-        return self._check(parsed)
-
-    def _check(self, parsed: ParsedFrame) -> Replica | Rejected:
-        segment = parsed.segment
-        flow_id = segment.dst_port - self._base_port
-        if not parsed.ip_checksum_ok:
-            return Rejected(Discard.BAD_IP_CHECKSUM, self._replica(parsed, flow_id))
-        if not parsed.tcp_checksum_ok:
-            return Rejected(Discard.BAD_TCP_CHECKSUM, self._replica(parsed, flow_id))
-        if flow_id < 0:
-            return Rejected(Discard.NOT_FOR_US)
-        replica = self._replica(parsed, flow_id)
-        if replica is None:
-            return Rejected(Discard.UNKNOWN_FLOW)
-        if parsed.src_ip != self._sources[flow_id]:
-            return Rejected(Discard.WRONG_SOURCE)
-        if int(segment.flags) & _RST:
-            return Rejected(Discard.RESET)
-        return replica
-
-    def _replica(self, parsed: ParsedFrame, flow_id: int) -> Replica | None:
+        """Return the replica in `frame` (Ethernet, from the destination MAC on), or why it is none."""
+        view, size = memoryview(frame), len(frame)
+        header = decode_packet(view, 0, size, size, LinkType.ETHERNET, True)
+        ours = header.ethernet_destination == self._mac
+        if not ours or header.kind != Kind.TCP or header.ip_version != 4 or header.destination_low != self._ip:
+            return Rejected(Discard.TRUNCATED if ours and _unusable(header) else Discard.NOT_FOR_US)
+        cause = self._why_not(header)
+        flow_id = header.destination_port - self._base_port
         if flow_id not in self._sources:
-            return None
-        segment = parsed.segment
+            return Rejected(cause or Discard.UNKNOWN_FLOW)
+        payload = view[header.payload : header.payload + header.payload_length]
         # A SYN takes one sequence number of its own, before any payload (RFC 9293, section 3.4).
-        sequence = (segment.seq + (int(segment.flags) >> 1 & 1)) % (1 << 32)
-        return Replica(flow_id, segment.src_port, sequence, memoryview(segment.payload))
+        sequence = (header.seq + bool(header.flags & _SYN)) % _MODULUS
+        replica = Replica(flow_id, header.source_port, sequence, payload)
+        if cause is None:
+            return replica
+        return Rejected(cause, replica if _is_damage(cause) else None)
+
+    def _why_not(self, header: Header) -> Discard | None:
+        """Return why a segment that is addressed to this node is not usable, None where it is."""
+        if header.ip_checksum != Checksum.OK:
+            return Discard.BAD_IP_CHECKSUM
+        if header.short:
+            return Discard.TRUNCATED
+        if header.checksum != Checksum.OK:
+            return Discard.BAD_TCP_CHECKSUM
+        flow_id = header.destination_port - self._base_port
+        if flow_id < 0:
+            return Discard.NOT_FOR_US
+        if flow_id not in self._sources:
+            return Discard.UNKNOWN_FLOW
+        if header.source_low != self._sources[flow_id]:
+            return Discard.WRONG_SOURCE
+        return Discard.RESET if header.flags & _RST else None
+
+    def select(self, batch: PacketBatch, discarded: Counter[Discard]) -> Segments:
+        """Return the replicas in a batch, and the damaged ones; count what is neither, and the damage, by cause."""
+        rows = decode(batch)
+        ours = rows["ethernet_destination"] == self._mac
+        segment = (rows["kind"] == Kind.TCP) & (rows["ip_version"] == 4) & (rows["destination_low"] == self._ip) & ours
+        ports, sources, flags = rows["destination_port"], rows["source_low"], rows["flags"]
+        good = segment & (rows["ip_checksum"] == Checksum.OK) & (rows["checksum"] == Checksum.OK)
+        # What has no checksum verified, because the capture cut it, is not good either.
+        good &= (sources == self._source_of_port[ports]) & (sources != 0) & (flags & _RST == 0)
+        damaged: list[int] = []
+        if not good.all():
+            foreign = np.flatnonzero(~segment)
+            cut = sum(_unusable(_header(rows, index)) for index in foreign[ours[foreign]])
+            discarded[Discard.TRUNCATED] += cut
+            discarded[Discard.NOT_FOR_US] += len(foreign) - cut
+            for index in np.flatnonzero(segment & ~good).tolist():
+                cause = self._why_not(_header(rows, index))
+                assert cause is not None
+                discarded[cause] += 1
+                if _is_damage(cause) and int(ports[index]) - self._base_port in self._sources:
+                    damaged.append(index)
+            good[damaged] = True
+        taken = np.flatnonzero(good)
+        return Segments(
+            batch.data,
+            rows["payload"][taken],
+            rows["payload_length"][taken].astype(np.int64),
+            (rows["seq"][taken].astype(np.int64) + (flags[taken] >> 1 & 1)) % _MODULUS,
+            ports[taken].astype(np.int64) - self._base_port,
+            rows["source_port"][taken].astype(np.int64),
+            _marked(taken, damaged),
+        )
+
+
+def _header(rows: Headers, index: int) -> Header:
+    header = Header()
+    for name, value in zip(HEADER.names or (), rows[index].item(), strict=True):
+        setattr(header, name, value)
+    return header
+
+
+def _unusable(header: Header) -> bool:
+    """Tell whether what may have been a TCP segment over IPv4 is not a whole one."""
+    return (
+        header.kind in _UNUSABLE
+        and header.ethertype in (0, _IPV4)
+        and (not header.ip_version or header.protocol == _PROTOCOL_TCP)
+    )
+
+
+def _is_damage(cause: Discard) -> bool:
+    return cause in (Discard.BAD_IP_CHECKSUM, Discard.BAD_TCP_CHECKSUM)
+
+
+def _marked(taken: NDArray[np.int64], damaged: list[int]) -> NDArray[np.bool_]:
+    marks = np.zeros(len(taken), np.bool_)
+    marks[np.searchsorted(taken, damaged)] = True
+    return marks

@@ -1,14 +1,17 @@
-"""The shadow node as one pure object: raw frames and side-channel messages in, events and status out."""
+"""The shadow node as one pure object: captured packets and side-channel messages in, events and status out."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 from jobspec.model import Job
 from jobspec.sidechannel import side_channel_pb2 as pb
-from shadow_rx.capture import Discard, Rejected, ReplicaFilter
+from packets.batch import PacketBatch
+from placement.discard import Discard
+from placement.segments import Segments
+from shadow_rx.capture import Rejected, ReplicaFilter
 from shadow_rx.errors import Refusal, ShadowError
 from shadow_rx.group import GroupReplica
 from shadow_rx.history import History
@@ -70,6 +73,26 @@ class ShadowCore:
         group = self._by_flow[taken.flow_id]
         group.on_replica(taken, now)
         return group.take_events()
+
+    def segments(self, batch: PacketBatch) -> Iterator[tuple[str, Segments]]:
+        """Yield what a batch of captured packets brings to each group; give it to `GroupReplica.on_segments`.
+
+        Any bytes are acceptable; packets that are no intact replica are counted by cause.
+        """
+        found = self._filter.select(batch, self._discarded)
+        for name, group in self._groups.items():
+            mine = [flow_id for flow_id, of in self._by_flow.items() if of is group]
+            segments = found if len(self._groups) == 1 else found.of_flows(mine)
+            if len(segments):
+                yield name, segments
+
+    def on_batch(self, batch: PacketBatch, now: float) -> list[Event]:
+        """Take a batch of captured packets; return what it brought about."""
+        events: list[Event] = []
+        for name, segments in self.segments(batch):
+            self._groups[name].on_segments(segments, now)
+            events += self._groups[name].take_events()
+        return events
 
     def count_kernel_drops(self, count: int) -> None:
         """Add `count` frames that the kernel dropped before they could be captured."""

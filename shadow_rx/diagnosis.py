@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from jobspec.reasons import GapReason
-from shadow_rx.assembler import Assembler, MissingRange
+from placement.assembler import Assembler, MissingRange
 from shadow_rx.records import RecordBook
 from shadow_rx.status import Gap
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from jobspec.layout import Layout
 from jobspec.reasons import GapReason
-from shadow_rx.assembler import Assembler
+from placement.assembler import Assembler
 from shadow_rx.changes import Timeline
 from shadow_rx.description import OptimizerPlan
 from shadow_rx.diagnosis import diagnose, disagreement, unknown_layout

@@ -6,8 +6,10 @@ from collections.abc import Iterable, Sequence
 
 from jobspec.reasons import GapReason
 from jobspec.sidechannel import side_channel_pb2 as pb
-from shadow_rx.assembler import Assembler
-from shadow_rx.capture import Discard, Replica
+from placement.assembler import Assembler
+from placement.discard import Discard
+from placement.plan import plan_slots
+from placement.segments import Replica, Segments
 from shadow_rx.description import parse_optimizer
 from shadow_rx.epoch import Epoch
 from shadow_rx.errors import Refusal, ShadowError, invalid, premature
@@ -16,7 +18,6 @@ from shadow_rx.history import History
 from shadow_rx.peer import FrameKey, PeerRepair, PeerRequest, Piece, give_applied, give_collected
 from shadow_rx.records import RecordBook
 from shadow_rx.replay import tensor_bytes
-from shadow_rx.slots import plan_slots
 from shadow_rx.snapshot import Snapshot
 from shadow_rx.status import Attached, Gap, StateAdopted, StepReport
 from shadow_rx.upload import PreparedState, UploadPlan
@@ -293,13 +294,35 @@ class GroupReplica(GroupProgress):
         elif current.lost is not None and not current.resyncs:
             self._discarded[Discard.RESYNC_PENDING] += 1
         elif current.assembler.place(replica, now):
-            self._advance(now)
-            beyond = current.assembler.next_step + current.assembler.window
-            if current.lost is not None and current.assembler.overrun and current.assembler.overrun[0] == beyond:
-                # While a state is awaited the newest steps are the ones to keep. One step at a time: a damaged
-                # position may name any. What moves the window further are the ranks' records.
-                current.slide(current.assembler.next_step + 1)
-                current.assembler.place(replica, now)
+            self._look(current, replica, now)
+
+    def _look(self, current: Epoch, replica: Replica, now: float) -> None:
+        """Go on where a step became complete, or where `replica`, which was placed last, lies beyond the window."""
+        self._advance(now)
+        beyond = current.assembler.next_step + current.assembler.window
+        if current.lost is not None and current.assembler.overrun and current.assembler.overrun[0] == beyond:
+            # While a state is awaited the newest steps are the ones to keep. One step at a time: a damaged
+            # position may name any. What moves the window further are the ranks' records.
+            current.slide(current.assembler.next_step + 1)
+            current.assembler.place(replica, now)
+
+    def on_segments(self, segments: Segments, now: float) -> None:
+        """Do what `on_replica` and `on_damaged` do for each of `segments`, in order."""
+        intact = len(segments) - int(segments.damaged.sum())
+        self._packets += intact
+        self._payload_bytes += int(segments.lengths[~segments.damaged].sum())
+        if intact:
+            self.last_replica_at = now
+        at = 0
+        while at < len(segments):
+            current = self._epoch
+            if current is None or (current.lost is not None and not current.resyncs):
+                cause = Discard.UNKNOWN_CONNECTION if current is None else Discard.RESYNC_PENDING
+                self._discarded[cause] += len(segments) - at - int(segments.damaged[at:].sum())
+                return
+            at, look = current.assembler.place_segments(segments, at, now)
+            if look:
+                self._look(current, segments.replica(at - 1), now)
 
     def on_damaged(self, replica: Replica) -> None:
         """Remember that a replica of the group failed a checksum; it is not placed."""

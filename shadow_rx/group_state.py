@@ -10,8 +10,8 @@ from jobspec.layout import Layout
 from jobspec.model import Flow, Group, Job
 from jobspec.reasons import GapReason
 from jobspec.sidechannel import side_channel_pb2 as pb
+from placement.discard import Discard
 from shadow_rx.accounts import StateAccounts
-from shadow_rx.capture import Discard
 from shadow_rx.description import OptimizerPlan, parse_layout
 from shadow_rx.epoch import SHOWN_GAPS, Epoch
 from shadow_rx.errors import Refusal, ShadowError, check_step, invalid, premature

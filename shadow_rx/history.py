@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import TypeVar
 
 from jobspec.reasons import GapReason
-from shadow_rx.coverage import Coverage
+from placement.coverage import Coverage
 from shadow_rx.status import Gap, StepReport
 
 T = TypeVar("T")

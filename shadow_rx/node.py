@@ -10,6 +10,7 @@ from dataclasses import replace
 from jobspec.reasons import GapReason
 from jobspec.recovery_point import RecoveryPointError
 from jobspec.sidechannel import side_channel_pb2 as pb
+from packets.batch import PacketBatch
 from shadow_rx.core import ShadowCore
 from shadow_rx.durable.policy import Point
 from shadow_rx.errors import Refusal, ShadowError, invalid
@@ -88,6 +89,21 @@ class ShadowNode:
                 if events:
                     began = self._charge(events[0], began)
                     self._handle(events)
+            self._charge(None, began)
+
+    def on_batch(self, batch: PacketBatch) -> None:
+        """Take captured packets; their memory is free again afterwards."""
+        now = self._clock()
+        with self._lock:
+            began = self._clock()
+            for name, segments in self._core.segments(batch):
+                began = self._charge(None, began)
+                replica = self._core.group(name)
+                replica.on_segments(segments, now)
+                after = self._clock()
+                self._meters[name].worked(after - began)
+                began = after
+                self._handle(replica.take_events())
             self._charge(None, began)
 
     def count_kernel_drops(self, count: int) -> None:

@@ -14,9 +14,9 @@ from itertools import accumulate
 
 from jobspec.frame import crc32c
 from jobspec.schedule import FrameSlot
+from placement.frames import FrameIdentity
+from placement.plan import SlotPlan
 from shadow_rx.epoch import Epoch
-from shadow_rx.frames import FrameIdentity
-from shadow_rx.slots import SlotPlan
 from shadow_rx.snapshot import Snapshot
 
 MOST_FRAMES = 4096
@@ -80,8 +80,9 @@ class PeerRepair:
         if now - self._since < self._grace or now - self._last < self._interval:
             return None
         self._last = now
-        missing = [frame.primary for frame in slot.frames if not frame.verified]
-        keys = tuple((copy.flow_id, copy.slot.index) for copy in missing[:MOST_FRAMES])
+        table = slot.plan.table
+        missing = [table.slots[table.copies[frame][0]] for frame in slot.unverified()[:MOST_FRAMES]]
+        keys = tuple((flow_id, primary.index) for flow_id, primary in missing)
         return PeerRequest(group, epoch.number, step, keys)
 
 
@@ -93,7 +94,8 @@ def give_collected(epoch: Epoch, step: int, keys: Iterable[FrameKey]) -> list[Pi
         place = _primary(slot.plan, key)
         if place is None:
             continue
-        frame = slot.copies[key[0]][place[0]].frame
+        table = slot.plan.table
+        frame = slot.frame(table.place[table.first_copy[key[0]] + place[0]][0])
         if frame.verified:
             payload = bytes(frame.payload)
             header = slot.identities[key[0]].header(frame.primary.slot, crc32c(payload))

@@ -15,11 +15,11 @@ import torch
 from jobspec.layout import Layout
 from jobspec.sidechannel.digest import optimizer_digest, parameter_digest
 from jobspec.tensors import TORCH_DTYPES, bytes_of
+from placement.plan import ALIGNMENT, bucket_offsets
 from shadow_rx.description import GroupPlan, OptimizerPlan, Update, new_optimizer, state_keys
 from shadow_rx.errors import invalid
 from shadow_rx.pool import BufferPool
 from shadow_rx.rank_step import RankStep, told_digest, told_optimizer_digest
-from shadow_rx.slots import ALIGNMENT, bucket_offsets
 
 Tensors = dict[str, torch.Tensor]
 """``param/<parameter>`` and ``optim/<parameter>/<key>``."""
@@ -82,7 +82,7 @@ class Replay:
                     found = f"{state[key].dtype} {tuple(state[key].shape)}"
                     raise invalid("data", f"tensor 'optim/{name}/{key}' is {found}, expected floating point {shape}")
 
-    def apply(self, memory: bytearray, offsets: Sequence[int], update: Update) -> None:
+    def apply(self, memory: bytearray | memoryview, offsets: Sequence[int], update: Update) -> None:
         """Advance by one step with a gradient, as the ranks did it (`update`).
 
         Raises whatever torch raises, and may then have changed some parameters and not others: the caller

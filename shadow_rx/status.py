@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from jobspec.layout import Layout
 from jobspec.reasons import GapReason
-from shadow_rx.assembler import MissingRange
+from placement.assembler import MissingRange
 from shadow_rx.description import OptimizerPlan
 from shadow_rx.estimate import Load
 from shadow_rx.health import Health

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 import torch
 
 from jobspec.frame import HEADER_BYTES
-from shadow_rx.assembler import Assembler
+from placement.assembler import Assembler
+from placement.plan import SlotPlan
 from shadow_rx.epoch import Epoch
 from shadow_rx.health import Buffers, FlowCoverage, Lag
 from shadow_rx.history import History
 from shadow_rx.options import ShadowOptions
 from shadow_rx.replay import Tensors
-from shadow_rx.slots import SlotPlan
 from shadow_rx.snapshot import Snapshot
 from shadow_rx.status import Gap
 
@@ -57,15 +57,8 @@ def durable_lag(history: History, gradient_bytes: int, now: float) -> Lag:
 
 def coverage(assembler: Assembler) -> tuple[FlowCoverage, ...]:
     """Return what has arrived of the oldest step that is being collected, flow by flow."""
-    found: list[FlowCoverage] = []
-    for flow_id, copies in sorted(assembler.slot(assembler.next_step).copies.items()):
-        there, expected = [0, 0], [0, 0]
-        for copy in copies:
-            kind = min(copy.index, 1)
-            there[kind] += len(copy.coverage)
-            expected[kind] += copy.size
-        found.append(FlowCoverage(flow_id, there[0], expected[0], there[1], expected[1]))
-    return tuple(found)
+    counts = assembler.slot(assembler.next_step).coverage()
+    return tuple(FlowCoverage(flow_id, *of_flow) for flow_id, of_flow in sorted(counts.items()))
 
 
 def buffers(
@@ -83,7 +76,7 @@ def buffers(
     held = tuple(held)
     steps = range(0) if assembler is None else range(assembler.next_step, assembler.next_step + assembler.window)
     slots = [] if assembler is None else [assembler.slot(step) for step in steps]
-    collecting, state = sum(len(slot.memory) for slot in slots), _bytes([base])
+    collecting, state = assembler.nbytes if assembler is not None else 0, _bytes([base])
     gradients = sum(len(snapshot.gradient or b"") for snapshot in held)
     # The newest held point has the tensors of `base`; those that are shared count once.
     kept = _bytes([base, *(snapshot.tensors for snapshot in held)])

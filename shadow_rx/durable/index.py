@@ -9,7 +9,7 @@ from functools import cached_property
 from itertools import accumulate
 
 from jobspec.recovery_point import MANIFEST_FILE
-from shadow_rx.coverage import Coverage
+from placement.coverage import Coverage
 from shadow_rx.durable.names import is_group, parse_base, parse_epoch, parse_segment
 from shadow_rx.durable.storage import Storage
 

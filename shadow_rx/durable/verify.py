@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from jobspec.recovery_point import UNCHECKED_SCHEMA, manifest_text
-from shadow_rx.coverage import Coverage
+from placement.coverage import Coverage
 from shadow_rx.durable.errors import StoreError
 from shadow_rx.durable.index import EpochIndex, SegmentName
 from shadow_rx.durable.names import base_name

@@ -240,7 +240,7 @@ class PressureRig:
         """Return what is really there: slots, the live copy, and every snapshot that anything refers to."""
         epoch = self.core.group("dp0")._epoch
         assert epoch is not None
-        slots = sum(len(slot.memory) for slot in epoch.assembler._slots)
+        slots = epoch.assembler.nbytes
         snapshots = [thing for thing in gc.get_objects() if type(thing) is Snapshot and thing.job == self.job.name]
         tensors = {t.data_ptr(): t.numel() * t.element_size() for s in snapshots for t in s.tensors.values()}
         gradients = {id(s.gradient): len(s.gradient or b"") for s in snapshots}

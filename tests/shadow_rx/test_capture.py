@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+import random
+from collections import Counter
+
 import pytest
 
 from jobspec.model import Job
-from shadow_rx.capture import Discard, Rejected, Replica, ReplicaFilter
-from tests.shadow_rx.wire import ACK, RST, SYN, make_job, replica
+from packets.batch import PacketBatch
+from placement.discard import Discard
+from placement.segments import Replica
+from shadow_rx.capture import Rejected, ReplicaFilter
+from tests.shadow_rx.wire import ACK, RST, SYN, fix_tcp_checksum, make_job, replica
 
 
 @pytest.fixture
@@ -64,3 +70,42 @@ def test_what_is_not_usable_is_named(job: Job, taker: ReplicaFilter) -> None:
     assert taken.cause is Discard.BAD_TCP_CHECKSUM
     assert taken.replica is not None
     assert taken.replica.flow_id == flow.id, "its place is known, so that the report can name the step"
+
+
+def test_a_batch_is_what_its_frames_are_one_by_one(job: Job, taker: ReplicaFilter) -> None:
+    """Good ones, foreign ones and every kind of damage, among each other."""
+    rng = random.Random(5)
+    frames: list[bytes] = []
+    for index in range(600):
+        flow = job.flows[index % len(job.flows)]
+        good = replica(
+            job, flow, 5000, rng.randrange(1 << 32), rng.randbytes(rng.randrange(80)), rng.choice([ACK, SYN])
+        )
+        changed = bytearray(good)
+        at = rng.choice([0, 5, 12, 13, 14, 17, 20, 23, 26, 33, 36, 37, 40, 46, 47, len(good) - 1])
+        changed[at] ^= 1 << rng.randrange(8)
+        frames += [
+            good,
+            bytes(changed),
+            fix_tcp_checksum(bytes(changed)) if at > 33 else good,
+            good[: rng.randrange(len(good))],
+            replica(job, flow, 5000, 1, b"x", RST),
+            replica(job, flow, 5000, 1, b"x", vlan=7),
+            replica(job, flow, 5000, 1, b"x", dst_port=rng.choice([1, 40, 65535])),
+            replica(job, flow, 5000, 1, b"x", src_ip=b"\x09\x09\x09\x09"),
+        ]
+    expected: Counter[Discard] = Counter()
+    replicas: list[tuple[Replica, bool]] = []
+    for frame in frames:
+        taken = taker.take(frame)
+        if isinstance(taken, Replica):
+            replicas.append((taken, False))
+        else:
+            expected[taken.cause] += 1
+            if taken.replica is not None:
+                replicas.append((taken.replica, True))
+    counted: Counter[Discard] = Counter()
+    found = taker.select(PacketBatch.of(frames), counted)
+    assert [(found.replica(i), bool(found.damaged[i])) for i in range(len(found))] == replicas
+    assert +counted == expected
+    assert len(expected) >= 7

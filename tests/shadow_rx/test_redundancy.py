@@ -17,10 +17,11 @@ from jobspec.model import Flow, Job
 from jobspec.reasons import GapReason
 from jobspec.ring import Phase
 from jobspec.schedule import FrameSlot, step_plan
-from shadow_rx.assembler import Assembler
-from shadow_rx.capture import Discard, Replica
-from shadow_rx.frames import Frame, FrameCopy, FrameIdentity
-from shadow_rx.variants import SideBuffer, Variant, candidates
+from placement.assembler import Assembler
+from placement.discard import Discard
+from placement.frames import Frame, FrameCopy, FrameIdentity
+from placement.segments import Replica
+from placement.variants import SideBuffer, Variant, candidates
 from tests.shadow_rx.rig import Rig
 from tests.shadow_rx.twin import Twin, make_layout
 from tests.shadow_rx.wire import Stretch, cut, make_job, primary_stretches, segment

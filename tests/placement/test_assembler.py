@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from jobspec.dtypes import DType
 from jobspec.layout import Layout, ParamSpec, build_layout
 from jobspec.model import Job
-from shadow_rx.assembler import Assembler
-from shadow_rx.capture import Discard, Replica
+from placement.assembler import Assembler
+from placement.discard import Discard
+from placement.segments import Replica
 from tests.shadow_rx.twin import make_layout
 from tests.shadow_rx.wire import Stretch, cut, make_job, primary_stretches, step_length
 
@@ -218,3 +219,21 @@ def test_a_flow_without_bytes_takes_none() -> None:
     empty.place(Replica(silent.id, 1000 + silent.id, 1, memoryview(b"x")), 0.0)
     assert empty.discarded == {Discard.MISPLACED: 1}
     assert empty.slot(1).complete, "a gradient without bytes is complete at once"
+
+
+def test_a_peer_gives_bytes_of_a_step_with_another_layout() -> None:
+    """What frames a step has is told by its own layout, and not by that of the oldest step."""
+    job, layout, other = make_job(3), make_layout(), make_layout([(700,), (90,)])
+    assembler = _assembler(job, layout)
+    assembler.change(2, other)
+    gradient = _gradient(other, 3)
+    for flow in job.flows:
+        expected = assembler.plan_at(2).flows[flow.id].expected
+        # Streams that begin with that step: a frame's bytes do not depend on where the step begins.
+        [*stretches] = primary_stretches(job, flow, other, 4, 2, 2, gradient)
+        stream = {s.position + i: byte for s in stretches for i, byte in enumerate(s.data)}
+        for frame in expected:
+            data = bytes(stream[i] for i in range(frame.start, frame.end))
+            assert assembler.place_given(2, flow.id, frame.index, 0, memoryview(data), 0.0) == len(data)
+    assert assembler.slot(2).complete
+    assert _buckets(assembler, 2) == gradient

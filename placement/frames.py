@@ -11,8 +11,8 @@ from dataclasses import dataclass, fields
 
 from jobspec.frame import HEADER_BYTES, FrameError, FrameHeader, crc32c
 from jobspec.schedule import FrameSlot
-from shadow_rx.coverage import Coverage
-from shadow_rx.variants import SideBuffer, Variant, candidates, difference
+from placement.coverage import Coverage
+from placement.variants import SideBuffer, Variant, candidates, difference
 
 
 @dataclass(frozen=True)
@@ -163,10 +163,10 @@ class Frame:
     __slots__ = ("_dropped", "_overflow", "_side", "_union", "_variants", "copies", "corrected", "overlaid", "payload",
                  "problem", "shared", "size", "untried", "verified")  # fmt: skip
 
-    def __init__(self, copies: Sequence[FrameCopy], payload: memoryview, side: SideBuffer) -> None:
+    def __init__(self, copies: Sequence[FrameCopy], payload: memoryview, side: SideBuffer, filled: int = 0) -> None:
         """Collect the payload of `copies` (the primary first) in the writable view `payload`, of exactly its length.
 
-        Variants of differing copies are accounted for in `side`.
+        Variants of differing copies are accounted for in `side`. The first `filled` payload bytes are there already.
         """
         self.copies = tuple(copies)
         """The copies, by hop."""
@@ -191,6 +191,8 @@ class Frame:
         self._side = side
         # Which payload bytes are there from any copy; a sole copy's own coverage says it as well.
         self._union = Coverage() if self.shared else None
+        if self._union is not None:
+            self._union.add(0, filled)
         self._variants: list[Variant] = []
         self._overflow = False
         # Bytes that were counted as placed, and dropped later because they were wrong.

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shadow_rx.coverage import Coverage
+from placement.coverage import Coverage
 
 ranges = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)), max_size=12)
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from shadow_rx.unwrap import unwrap
+from placement.unwrap import unwrap
 
 positions = st.integers(0, 1 << 50)
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from jobspec.reasons import GapReason
 from jobspec.sidechannel import side_channel_pb2 as pb
 from placement.assembler import Assembler
@@ -308,9 +310,9 @@ class GroupReplica(GroupProgress):
 
     def on_segments(self, segments: Segments, now: float) -> None:
         """Do what `on_replica` and `on_damaged` do for each of `segments`, in order."""
-        intact = len(segments) - int(segments.damaged.sum())
+        intact = len(segments) - int(np.count_nonzero(segments.damaged))
         self._packets += intact
-        self._payload_bytes += int(segments.lengths[~segments.damaged].sum())
+        self._payload_bytes += int(segments.lengths.sum(where=~segments.damaged))
         if intact:
             self.last_replica_at = now
         at = 0
@@ -318,7 +320,7 @@ class GroupReplica(GroupProgress):
             current = self._epoch
             if current is None or (current.lost is not None and not current.resyncs):
                 cause = Discard.UNKNOWN_CONNECTION if current is None else Discard.RESYNC_PENDING
-                self._discarded[cause] += len(segments) - at - int(segments.damaged[at:].sum())
+                self._discarded[cause] += len(segments) - at - int(np.count_nonzero(segments.damaged[at:]))
                 return
             at, look = current.assembler.place_segments(segments, at, now)
             if look:

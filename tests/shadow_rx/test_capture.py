@@ -9,6 +9,7 @@ from jobspec.model import Job
 from packets.batch import PacketBatch
 from placement.discard import Discard
 from placement.segments import Replica
+from shadow_rx import capture
 from shadow_rx.capture import Rejected, ReplicaFilter
 from tests.shadow_rx.wire import ACK, RST, SYN, fix_tcp_checksum, make_job, replica
 
@@ -109,3 +110,26 @@ def test_a_batch_is_what_its_frames_are_one_by_one(job: Job, taker: ReplicaFilte
     assert [(found.replica(i), bool(found.damaged[i])) for i in range(len(found))] == replicas
     assert +counted == expected
     assert len(expected) >= 7
+
+
+def test_the_kernel_takes_what_the_reference_takes(
+    job: Job, taker: ReplicaFilter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rng = random.Random(6)
+    frames = [
+        replica(
+            job, flow, rng.randrange(1 << 16), rng.choice([1, (1 << 32) - 1]), rng.randbytes(rng.randrange(80)), flags
+        )
+        for flow in job.flows
+        for flags in (ACK, SYN, SYN | ACK)
+    ]
+    for foreign in (b"other", replica(job, job.flows[0], 1, 1, b"x", RST)):
+        for batch in (PacketBatch.of(frames), PacketBatch.of([*frames, foreign]), PacketBatch.of([])):
+            plain, compiled = Counter[Discard](), Counter[Discard]()
+            expected = taker.select(batch, plain)
+            with monkeypatch.context() as patch:
+                patch.setattr(capture, "_take_all", capture._take_all.compiled())
+                found = taker.select(batch, compiled)
+            assert [found.replica(i) for i in range(len(found))] == [expected.replica(i) for i in range(len(expected))]
+            assert plain == compiled
+            assert not found.damaged.any()

@@ -192,12 +192,15 @@ def until(condition):
 
 class Node:
     def __init__(self): self.seen = []
-    def on_frames(self, frames): self.seen += [bytes(found[14:15]) for found in frames if found[12:14] == b"\\x88\\xb5"]
+    def on_batch(self, batch):
+        found = [bytes(batch.data[at : at + 15]) for at in batch.starts]
+        self.new = [frame[14:] for frame in found if frame[12:14] == b"\\x88\\xb5"]
+        self.seen += self.new
     def count_kernel_drops(self, count): pass
 """
 _DIES = """
 class Failing(Node):
-    def on_frames(self, frames): raise MemoryError("one bad moment")
+    def on_batch(self, batch): raise MemoryError("one bad moment")
 told = []
 capture = LiveCapture(Failing(), ["x1"], lambda *found: told.append(found))
 capture.start()
@@ -209,10 +212,9 @@ capture.stop()
 _STARVES = """
 class Flooded(Node):
     # Each batch of the one interface brings as many new frames on it: it never runs empty.
-    def on_frames(self, frames):
-        super().on_frames(frames)
-        if b"X" in self.seen[-len(frames):]:
-            for _ in range(len(frames)): flood.send(frame(b"X"))
+    def on_batch(self, batch):
+        super().on_batch(batch)
+        for _ in range(self.new.count(b"X")): flood.send(frame(b"X"))
 flood, quiet = sender("x0"), sender("y0")
 node = Flooded()
 capture = LiveCapture(node, ["x1", "y1"])
@@ -252,7 +254,7 @@ def process(tmp_path: Path) -> Iterator[subprocess.Popen[str]]:
     program = (
         "import sys\nfrom shadow_rx.node import ShadowNode\n"
         "def fails(self, frames): raise MemoryError('one bad moment')\n"
-        "ShadowNode.on_frames = fails\nfrom shadow_rx.__main__ import main\nsys.exit(main(sys.argv[1:]))"
+        "ShadowNode.on_batch = fails\nfrom shadow_rx.__main__ import main\nsys.exit(main(sys.argv[1:]))"
     )
     options = {"--job": f"{tmp_path}/job.yaml", "--shadow": "sh0", "--iface": "lo", "--listen": "127.0.0.1:0"}
     command = [sys.executable, "-c", program, *(part for pair in options.items() for part in pair)]

@@ -39,7 +39,10 @@ class LiveCapture:
         self._rings: list[PacketRing] = []
         with ExitStack() as opened:
             for interface in interfaces:
-                self._rings.append(PacketRing(interface))
+                try:
+                    self._rings.append(PacketRing(interface))
+                except OSError as error:
+                    raise OSError(error.errno, f"interface {interface}: {error.strerror or error}") from error
                 opened.callback(self._rings[-1].close)
             opened.pop_all()
         self._reader = RingReader(self._rings)

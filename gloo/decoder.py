@@ -228,7 +228,8 @@ class Decoder:
             sends_ring_data([slot for slot, side in link.sides[number].slots.items() if side.data]) for number in (0, 1)
         ]
         rank = scanner.sequence if scanner is not None else None
-        if rank is None and all(senders):
+        half = None in (scanner, self._scanner(pair.listener))
+        if rank is None and (all(senders) or (half and _ranks_told([link]) == 2)):
             rank = _rank_of_two(link)
         return Connection(direction.source, direction.destination, rank, (senders[0], senders[1]), pair.order)
 

@@ -88,6 +88,8 @@ class PacketRing:
             self._socket.setsockopt(_SOL_PACKET, _RX_RING, request)
             self._memory = mmap.mmap(self._socket.fileno(), block_bytes * blocks)
             self._bytes = np.frombuffer(self._memory, np.uint8)
+            # As batches of every source are: kernels are compiled for read-only bytes.
+            self._bytes.flags.writeable = False
             if promiscuous:
                 membership = struct.pack("=iHH8x", socket.if_nametoindex(interface), _PROMISCUOUS, 0)
                 self._socket.setsockopt(_SOL_PACKET, _ADD_MEMBERSHIP, membership)

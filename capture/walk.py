@@ -94,7 +94,7 @@ def _walk_block(
 
 def _block_example() -> tuple[object, ...]:
     numbers = np.zeros(1, np.int64)
-    return np.zeros(100, np.uint8), 0, 1, True, numbers, np.zeros(1, np.int32), numbers, numbers
+    return np.frombuffer(bytes(100), np.uint8), 0, 1, True, numbers, np.zeros(1, np.int32), numbers, numbers
 
 
 walk_block = Kernel(_walk_block, "capture.kernels:walk_block", _block_example)

@@ -47,7 +47,16 @@ def _leave(at: int, *_: Any) -> tuple[int, int, int]:
     return at, Stop.OTHER, 0
 
 
-_kernel = Kernel(_leave, "placement.kernel:place_segments")
+def _example() -> tuple[object, ...]:
+    none, some = np.zeros(0, np.int64), np.zeros((1, 1), np.int64)
+    memory, flags = np.zeros((1, 1), np.uint8), np.zeros((1, 1), np.bool_)
+    segments = np.frombuffer(b"", np.uint8), none, none, none, none, flags[0, :0]
+    connections, bounds = (none,) * 4, (none, none, 0, 0, 0)
+    copies = (*(none,) * 7, flags[0, :0], none, none)
+    return 0, *segments, *connections, *bounds, *copies, memory, some, some, memory, flags, some, none, some
+
+
+_kernel = Kernel(_leave, "placement.kernel:place_segments", _example)
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,12 @@ def _leave(*_: Any) -> bool:
     return False
 
 
-_take_all = Kernel(_leave, "shadow_rx.select_kernel:take_all")
+def _example() -> tuple[object, ...]:
+    none = np.zeros(0, np.int64)
+    return np.zeros(0, HEADER), np.uint64(0), np.uint64(0), 0, np.zeros(1, np.uint64), *(none,) * 5
+
+
+_take_all = Kernel(_leave, "shadow_rx.select_kernel:take_all", _example)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import numba
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -205,3 +206,16 @@ def test_it_is_as_if_they_came_one_by_one(
         one.skip_to(step)
         many.skip_to(step)
         assert _state(many) == _state(one)
+
+
+def test_it_is_compiled_before_it_is_called(compiled: None) -> None:
+    """The arguments that the loader compiles it for are of the types that it gets."""
+    function, seen = engine._kernel, []
+    patch = pytest.MonkeyPatch()
+    patch.setattr(engine, "_kernel", lambda *args: seen.append(args) or function(*args))
+    job, layout = make_job(3), build_layout([ParamSpec("p", (900,), DType.FLOAT32)], 4000)
+    arrivals = _arrivals(job, {1: layout}, 1, 1, 500, 0.0, random.Random(1))
+    _at_once(_assembler(job, layout, 2, 1), arrivals, False, 10_000)
+    patch.undo()
+    types = [numba.typeof(argument) for argument in seen[0]]
+    assert types == [numba.typeof(argument) for argument in engine._example()]

@@ -3,6 +3,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
+import numba
 import pytest
 
 from jobspec.model import Job
@@ -133,3 +134,13 @@ def test_the_kernel_takes_what_the_reference_takes(
             assert [found.replica(i) for i in range(len(found))] == [expected.replica(i) for i in range(len(expected))]
             assert plain == compiled
             assert not found.damaged.any()
+
+
+def test_the_kernel_is_compiled_before_it_is_called(
+    job: Job, taker: ReplicaFilter, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The arguments that the loader compiles it for are of the types that it gets."""
+    seen: list[tuple[object, ...]] = []
+    monkeypatch.setattr(capture, "_take_all", lambda *args: bool(seen.append(args)))
+    taker.select(PacketBatch.of([replica(job, job.flows[0], 1, 1, b"x")]), Counter())
+    assert [numba.typeof(value) for value in seen[0]] == [numba.typeof(value) for value in capture._example()]

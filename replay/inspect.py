@@ -179,7 +179,7 @@ class Inspector:
             self._tcp.add(seen)
         else:
             data = bytes(seen.data)
-            self._decoder.feed(Packet(seen.number, seen.time_ns, data, seen.wire_length, 0, seen.link_type, 0))
+            self._decoder.add(Packet(seen.number, seen.time_ns, data, seen.wire_length, 0, seen.link_type, 0))
 
     def finish(self, file: str, capture: CaptureReader, damage: CaptureError | None = None) -> Inspection:
         """Return all that was found in `capture`, which ended, or ended with `damage`."""

@@ -11,6 +11,7 @@ from capture.errors import CaptureError
 from capture.model import Packet
 from capture.reader import CaptureReader, open_capture
 from jobspec.model import Job
+from packets.batch import PacketBatch
 from replay.errors import ReplayError
 from replay.output import prepare, save_array
 from replay.switch import SwitchProgram
@@ -53,14 +54,19 @@ def replay_rdma(path: Path, *, use_p2p: bool, dtype: str | None, job: Job | None
     """
     damage: list[str] = []
 
-    def packets(reader: CaptureReader, switch: SwitchProgram | None) -> Iterator[Packet]:
+    def batches(reader: CaptureReader) -> Iterator[PacketBatch]:
+        try:
+            for batch in reader.batches():
+                progress("decoding RoCEv2", reader.bytes_read, reader.size)
+                yield batch
+        except CaptureError as error:
+            damage.append(str(error))
+
+    def switched(reader: CaptureReader, switch: SwitchProgram) -> Iterator[Packet]:
         try:
             for number, packet in enumerate(reader):
                 if number % _TICK == 0:
                     progress("decoding RoCEv2", reader.bytes_read, reader.size)
-                if switch is None:
-                    yield packet
-                    continue
                 for data in switch.forward(packet.data, packet.time_ns):
                     yield Packet(packet.number, packet.time_ns, data, len(data), 0, 1, packet.offset)
         except CaptureError as error:
@@ -70,7 +76,8 @@ def replay_rdma(path: Path, *, use_p2p: bool, dtype: str | None, job: Job | None
         try:
             reader = stack.enter_context(open_capture(path))
             switch = stack.enter_context(SwitchProgram(job)) if job is not None else None
-            decoded = decode(packets(reader, switch), use_p2p=use_p2p, dtype=dtype, file=str(path))
+            packets = batches(reader) if switch is None else switched(reader, switch)
+            decoded = decode(packets, use_p2p=use_p2p, dtype=dtype, file=str(path))
         except CaptureError as error:
             raise ReplayError(error.path, f"at byte {error.offset}: {error.problem}", error.fix) from error
         except OSError as error:

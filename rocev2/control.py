@@ -32,6 +32,8 @@ LAYOUTS = (
 
 
 VERSIONS = tuple(layout.version for layout in LAYOUTS)
+MOST_BYTES = _MOST_REQUESTS * max(layout.fields.size for layout in LAYOUTS)
+"""Largest payload of a control write."""
 
 
 class Announcement(NamedTuple):

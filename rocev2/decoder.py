@@ -1,33 +1,43 @@
 """The decoder: packets in, tensors out.
 
-Packets are sorted into flows as they come. All else waits for the end of the capture, because it rests on PSNs,
-addresses and flags alone: in which order the packets came changes nothing. Memory: the LL messages, up to 256 MiB
-of other messages, and a few numbers for each packet of these.
+Packets are sorted into flows as they come, a batch at a time. All else waits for the end of the capture, because it
+rests on PSNs, addresses and flags alone: in which order the packets came changes nothing. Memory: the LL messages,
+up to 256 MiB of other messages, and a few numbers for each packet of these.
 """
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from capture.model import Packet
+from packets.batch import Bytes, PacketBatch
+from packets.decode import decode
+from packets.headers import Headers, Kind
+from packets.names import packet_name
 from rocev2.dtypes import canonical, itemsize
 from rocev2.flow import Flow, FlowKey, PacketLog, Promise
 from rocev2.found import Findings, find
-from rocev2.headers import Broken, Foreign, RoceFrame, parse
-from rocev2.opcodes import ACKNOWLEDGE, CNP, NAMES, RD, UD
+from rocev2.headers import Frames, Verdict, read
+from rocev2.opcodes import ACKNOWLEDGE, CNP, NAMES, RD, UD, unknown
 from rocev2.p2p import PlainMessage, match, plain_message, report
 from rocev2.place import LINE, Tensor, place
 from rocev2.protocols import LL
 from rocev2.results import AllReduce, DecodedCapture, P2pMessage
 from rocev2.ring import find_rings
 
+_BATCH = 1024  # packets, where they come one by one
 _MOST_FLOWS = 65536
 _MOST_PLAIN_BYTES = 256 << 20
 _SYNDROMES = {1: "rnr_nak", 3: "nak"}  # AETH, upper three bits: 0 is an ACK, 2 is reserved
+_BROKEN = {Verdict.CUT: "cut by snaplen", Verdict.LENGTH: "wrong length", Verdict.ICRC: "wrong iCRC"}
+_FLOW = ("source_high", "source_low", "destination_high", "destination_low", "dest_qp", "ip_version")
+_PTP_PORTS = (319, 320)
+_SPANNING_TREE = b"\x42\x42"
 _MANAGEMENT_QP = 1
 _CONNECTION_MANAGER = b"\x01\x07"  # version and class of a management datagram (IBTA 13.4.2)
 
@@ -48,45 +58,82 @@ class Decoder:
         self._marks: Counter[str] = Counter()
         self._logs: dict[FlowKey, PacketLog] = {}
         self._room = _MOST_PLAIN_BYTES
+        self._few: list[Packet] = []
 
-    def feed(self, packet: Packet) -> None:
-        """Take the next packet of the capture."""
-        self._packets += 1
-        parsed = parse(packet.data, packet.original_length, packet.link_type)
-        if isinstance(parsed, RoceFrame):
-            self._roce += 1
-            self._frame(parsed, packet.number)
-        elif isinstance(parsed, Foreign):
-            self._other[parsed.name] += 1
-            if parsed.mark is not None:
-                self._marks[parsed.mark] += 1
-        else:
-            assert isinstance(parsed, Broken)
-            self._roce += 1
-            self._marks[parsed.mark] += 1
+    def add(self, packet: Packet) -> None:
+        """Take the next packet of the capture, where there are no batches."""
+        self._few.append(packet)
+        if len(self._few) == _BATCH:
+            self._feed_few()
 
-    def _frame(self, frame: RoceFrame, order: int) -> None:
-        if frame.congested:
-            self._marks["ecn_ce"] += 1
-        if frame.opcode == CNP:
-            self._marks["cnp"] += 1
-            return
-        if frame.opcode >= RD:  # datagrams: their PSNs are not those of a pair of queue pairs
-            self._marks[_datagram(frame)] += 1
-            return
-        if frame.opcode == ACKNOWLEDGE and (mark := _SYNDROMES.get(frame.syndrome >> 5)):
-            self._marks[mark] += 1
-        key = FlowKey(frame.source, frame.destination, frame.dest_qp)
+    def _feed_few(self) -> None:
+        few, self._few = self._few, []
+        batch = PacketBatch.of([packet.data for packet in few], 1, [packet.original_length for packet in few])
+        batch = replace(batch, link_types=np.array([packet.link_type for packet in few], np.uint16))
+        self.feed(batch, np.array([packet.number for packet in few], np.int64))
+
+    def feed(self, batch: PacketBatch, numbers: NDArray[np.int64] | None = None) -> None:
+        """Take the next packets of the capture.
+
+        Args:
+            batch: the packets.
+            numbers: their positions in the capture; None: they follow the ones before.
+        """
+        if numbers is None:
+            numbers = np.arange(self._packets + 1, self._packets + 1 + len(batch))
+        self._packets += len(batch)
+        headers = decode(batch, verify=False)
+        frames = read(batch, headers, numbers)
+        verdicts = frames["verdict"]
+        self._roce += int((verdicts != Verdict.FOREIGN).sum())
+        for verdict, mark in _BROKEN.items():
+            self._count(mark, verdicts == verdict)
+        for opcode in headers["opcode"][verdicts == Verdict.OPCODE].tolist():
+            self._marks[unknown(opcode)] += 1
+        self._foreign(batch, headers, np.flatnonzero(verdicts == Verdict.FOREIGN))
+        good = verdicts == Verdict.GOOD
+        opcodes = frames["opcode"]
+        self._count("ecn_ce", good & (headers["tos"] & 3 == 3))
+        self._count("cnp", good & (opcodes == CNP))
+        for row in np.flatnonzero(good & (opcodes >= RD) & (opcodes != CNP)).tolist():
+            # Datagrams: their PSNs are not those of a pair of queue pairs.
+            self._marks[_datagram(batch.data, frames[row], int(headers["dest_qp"][row]))] += 1
+        for syndrome, mark in _SYNDROMES.items():
+            self._count(mark, good & (opcodes == ACKNOWLEDGE) & (frames["syndrome"] >> 5 == syndrome))
+        rows = np.flatnonzero(good & (opcodes < RD))
+        for group in _by_flow(headers[rows]):
+            self._flow(headers[rows[group[0]]], frames[rows[group]], batch.data)
+
+    def _count(self, mark: str, rows: NDArray[np.bool_]) -> None:
+        if count := int(np.count_nonzero(rows)):
+            self._marks[mark] += count
+
+    def _foreign(self, batch: PacketBatch, headers: Headers, rows: NDArray[np.int64]) -> None:
+        self._count("ptp", (headers["kind"] == Kind.UDP) & np.isin(headers["destination_port"], _PTP_PORTS))
+        ethertypes = headers["ethertype"][rows]
+        lengths = rows[(ethertypes > 0) & (ethertypes < 0x600)]
+        trees = [row for row in lengths.tolist() if _link_header(batch, row)[14:] == _SPANNING_TREE]
+        if trees:
+            self._other["802.3/llc (stp)"] += len(trees)
+            rows = np.setdiff1d(rows, trees)
+        columns = [headers[name][rows].tolist() for name in ("kind", "ip_version", "protocol", "ethertype")]
+        for of, count in Counter(zip(*columns, batch.link_types[rows].tolist(), strict=True)).items():
+            self._other[packet_name(*of)] += count
+
+    def _flow(self, header: Headers, frames: Frames, data: Bytes) -> None:
+        """Take packets of one flow; `header` is that of the first."""
+        key = FlowKey(_address(header, "source"), _address(header, "destination"), int(header["dest_qp"]))
         log = self._logs.get(key)
         if log is None:
             if len(self._logs) >= _MOST_FLOWS:
-                self._marks["beyond the most flows"] += 1
+                self._marks["beyond the most flows"] += len(frames)
                 return
-            log = self._logs[key] = PacketLog(key, frame.udp_source)
-        self._room -= log.add(frame, order, self._room)
+            log = self._logs[key] = PacketLog(key, int(header["source_port"]))
+        self._room -= log.add(frames, data, self._room)
 
     def finish(self, file: str) -> DecodedCapture:
         """Take the end of the capture; return all that was found. The decoder is used up."""
+        self._feed_few()
         flows = _flows(self._logs)
         rings, notes = find_rings(flows)
         places: dict[FlowKey, tuple[int | None, int]] = {}
@@ -130,18 +177,16 @@ class Decoder:
         exact = {t for t in self._exact if total - LINE < t <= total}
         if len(exact) == 1:
             total = exact.pop()
-        data: NDArray[np.uint8] = np.where(tensor.covered, tensor.lines, 0).astype(np.uint64).view(np.uint8)
-        covered: NDArray[np.bool_] = np.repeat(tensor.covered, LINE)
+        data = (tensor.lines * tensor.covered).view(np.uint8)
+        by_element: NDArray[np.bool_] = np.repeat(tensor.covered, LINE // size)
         supplied = 0
         if tensor.from_p2p is not None and tensor.extra is not None:
             data = np.where(tensor.from_p2p, np.frombuffer(tensor.extra, np.uint8), data)
             supplied = int(tensor.from_p2p.sum()) // size
-            covered |= tensor.from_p2p
-        usable = total - total % size
-        by_element: NDArray[np.bool_] = np.logical_and.reduce(covered[:usable].reshape(-1, size), axis=1)
-        values = data[:usable].reshape(-1, size)
-        values = np.where(by_element[:, None], values, 0).astype(np.uint8)
-        conflicts = int(np.repeat(tensor.disputed, LINE).sum() + tensor.p2p_conflicts)
+            by_element |= np.logical_and.reduce(tensor.from_p2p.reshape(-1, size), axis=1)
+            data *= np.repeat(by_element, size)
+        elements = total // size
+        conflicts = int(tensor.disputed.sum()) * LINE + tensor.p2p_conflicts
         first, last = tensor.found.orders()
         return AllReduce(
             index=index,
@@ -149,9 +194,9 @@ class Decoder:
             channels=tensor.found.channels,
             protocol=LL.name,
             dtype=self._dtype_name,
-            elements=usable // size,
-            covered=by_element,
-            data=values.tobytes(),
+            elements=elements,
+            covered=by_element[:elements],
+            data=data[: elements * size].tobytes(),
             missing_psn=tuple(sorted(tensor.missing_psn, key=lambda m: m.dest_qp)),
             conflicts=-(-conflicts // size),
             from_p2p=supplied,
@@ -160,11 +205,33 @@ class Decoder:
         )
 
 
-def _datagram(frame: RoceFrame) -> str:
+def _by_flow(headers: Headers) -> list[NDArray[np.int64]]:
+    """Return the rows of each flow, ascending, in the order of their first ones."""
+    if not len(headers):
+        return []
+    columns = [np.ascontiguousarray(headers[name]) for name in _FLOW]
+    order = np.lexsort([column for column in columns if (column != column[0]).any()] or columns[:1])
+    changes = np.logical_or.reduce([column[order][1:] != column[order][:-1] for column in columns])
+    return sorted(np.split(order, np.flatnonzero(changes) + 1), key=lambda rows: int(rows[0]))
+
+
+def _link_header(batch: PacketBatch, row: int) -> bytes:
+    start = int(batch.starts[row])
+    return batch.data[start : start + min(16, int(batch.lengths[row]))].tobytes()
+
+
+def _address(header: Headers, end: str) -> bytes:
+    high, low = (int(header[f"{end}_{half}"]) for half in ("high", "low"))
+    return low.to_bytes(4, "big") if header["ip_version"] == 4 else (high << 64 | low).to_bytes(16, "big")
+
+
+def _datagram(data: Bytes, frame: Frames, dest_qp: int) -> str:
     """Return what to call a datagram."""
-    if frame.opcode >= UD and frame.dest_qp == _MANAGEMENT_QP:
-        return "connection_manager" if frame.payload[:2] == _CONNECTION_MANAGER else "ud_qp1"
-    return NAMES[frame.opcode].lower()
+    opcode, at = int(frame["opcode"]), int(frame["payload"])
+    if opcode >= UD and dest_qp == _MANAGEMENT_QP:
+        mad = data[at : at + min(2, int(frame["size"]))].tobytes() == _CONNECTION_MANAGER
+        return "connection_manager" if mad else "ud_qp1"
+    return NAMES[opcode].lower()
 
 
 def _flows(logs: dict[FlowKey, PacketLog]) -> list[Flow]:

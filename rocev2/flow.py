@@ -9,15 +9,18 @@ from ipaddress import ip_address
 from itertools import pairwise
 from typing import NamedTuple
 
-from rocev2.control import Announcement, announcements
-from rocev2.headers import RoceFrame
-from rocev2.messages import MessageBuilder, Write
+import numpy as np
+from numpy.typing import NDArray
+
+from packets.batch import Bytes
+from rocev2.control import MOST_BYTES, Announcement, announcements
+from rocev2.headers import Frames
+from rocev2.messages import Write, cut
 from rocev2.opcodes import (
     ENDS,
     FIRSTS,
     NAMES,
     READ_FIRST,
-    READ_REQUEST,
     REQUESTS,
     WRITE_FIRST,
     WRITE_ONLY,
@@ -30,6 +33,13 @@ from rocev2.results import MessageSummary, QueuePairSummary
 from rocev2.steps import Step, StepTable
 
 _MOST_AHEAD = 256  # requests that a connection can have open (NCCL_NET_MAX_REQUESTS * NCCL_NET_IB_MAX_RECVS)
+
+
+def _table(opcodes: frozenset[int]) -> NDArray[np.bool_]:
+    return np.isin(np.arange(256), list(opcodes))
+
+
+_ENDS, _FIRSTS, _REQUESTS, _WRITES = (_table(opcodes) for opcodes in (ENDS, FIRSTS, REQUESTS, WRITES))
 
 
 class FlowKey(NamedTuple):
@@ -70,46 +80,56 @@ class PacketLog:
         self._foreign = False
         self._dropped: Counter[str] = Counter()
 
-    def add(self, frame: RoceFrame, order: int, room: int) -> int:
-        """Take a packet.
+    def add(self, frames: Frames, data: Bytes, room: int) -> int:
+        """Take packets.
 
         Args:
-            frame: the packet.
-            order: its position in the capture; for reports only.
+            frames: the packets, in the order of the capture.
+            data: where their payloads are.
             room: bytes that may still be kept of payloads that are not of protocol LL.
 
         Returns:
-            Bytes kept of such a payload.
+            Bytes kept of such payloads.
         """
-        size, opcode = len(frame.payload), frame.opcode
-        self._opcodes[opcode] += 1
-        self._payload_bytes += size
-        if opcode in FIRSTS:
+        opcodes = frames["opcode"]
+        counts = np.bincount(opcodes)
+        self._opcodes.update({opcode: int(counts[opcode]) for opcode in np.flatnonzero(counts).tolist()})
+        self._payload_bytes += int(frames["size"].sum())
+        for size in np.unique(frames["size"][_FIRSTS[opcodes]]).tolist():
             self.mtu = size if self.mtu in (None, size) else 0
-        if opcode == READ_FIRST:
-            self.read_mtus[frame.psn] = size
-        if opcode not in REQUESTS:
+        responses = frames[opcodes == READ_FIRST]
+        self.read_mtus.update(zip(responses["psn"].tolist(), responses["size"].tolist(), strict=True))
+        frames = frames[_REQUESTS[opcodes]]
+        if not len(frames):
             return 0
-        entries = announcements(frame.payload) if opcode == WRITE_ONLY and frame.length == size else []
-        self.entries += entries
-        plain = opcode in WRITES and not entries and not self._like_lines(frame)
-        keep = opcode in WRITES and (not plain or size <= room)
-        self.queue.add(frame, order, opcode == READ_REQUEST, keep)
-        if plain and not keep:
-            self._dropped["messages"] += opcode in ENDS
-            self._dropped["bytes"] += size
-        return size if plain and keep else 0
+        opcodes, sizes = frames["opcode"], frames["size"]
+        control = np.zeros(len(frames), np.bool_)
+        for row in np.flatnonzero((opcodes == WRITE_ONLY) & (frames["length"] == sizes) & (sizes <= MOST_BYTES)):
+            place = frames["payload"][row]
+            entries = announcements(data[place : place + sizes[row]].tobytes())
+            control[row] = bool(entries)
+            self.entries += entries
+        writes = _WRITES[opcodes]
+        plain = writes & ~control & ~self._like_lines(frames, writes & ~control)
+        dropped = plain & (np.cumsum(sizes * plain) > room)
+        if dropped.any():
+            self._dropped.update(messages=int(_ENDS[opcodes[dropped]].sum()), bytes=int(sizes[dropped].sum()))
+        self.queue.add(frames, writes & ~dropped, data)
+        return int(sizes[plain & ~dropped].sum())
 
-    def _like_lines(self, frame: RoceFrame) -> bool:
-        """Return whether a write, and all before it, can be of protocol LL."""
-        if frame.payload and not self._foreign:
-            flag = LL.flag(frame.payload)
-            self._foreign = flag is None
-            if flag is not None and frame.opcode in (WRITE_FIRST, WRITE_ONLY_IMM):
-                base = frame.address - (flag - 1) % STEPS * LL.slot_bytes
-                self._foreign = self._base not in (None, base)
-                self._base = base
-        return not self._foreign
+    def _like_lines(self, frames: Frames, data: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Return whether each packet of `data`, and all of it before, can be of protocol LL."""
+        flags = frames["flag"]
+        bad = data & (frames["size"] > 0) & (flags == 0)
+        starts = data & (flags > 0) & ((frames["opcode"] == WRITE_FIRST) | (frames["opcode"] == WRITE_ONLY_IMM))
+        bases = frames["address"] - (flags - np.uint32(1)) % STEPS * np.uint64(LL.slot_bytes)  # modulo 2^64
+        if starts.any():
+            if self._base is None:
+                self._base = int(bases[starts][0])
+            bad |= starts & (bases != self._base)
+        foreign: NDArray[np.bool_] = np.logical_or.accumulate(bad) | self._foreign
+        self._foreign = bool(foreign[-1])
+        return ~foreign
 
     def promises(self) -> tuple[int, Promise] | None:
         """Return what it says of the flow that it answers, with the tag that it names: None if it announces no LL."""
@@ -127,13 +147,14 @@ class PacketLog:
             promise: what the receiver announced, None where that was not captured.
             read_mtus: path MTU by PSN of READ requests, as their responses show it.
         """
-        builder = MessageBuilder()
-        writes = [write for request in self.queue.requests() for write in builder.feed(request)]
-        builder.flush_into(writes)
+        frames, data = self.queue.requests()
+        writes, mtu = cut(frames, data)
         control = [write for write in writes if _is_control(write)]
         rest = [write for write in writes if not _is_control(write)]
-        mtu = builder.mtu or _split_mtu(rest)
-        table = None if self._foreign and self._dropped else steps_of(rest, mtu, promise, self._first_psn())
+        first_psn = int(frames["psn"][0]) if len(frames) else 0
+        table = None
+        if not (self._foreign and self._dropped):
+            table = steps_of(rest, mtu or _split_mtu(rest), promise, first_psn)
         kinds = _kinds(control, rest, table is not None)
         if self._dropped:
             kinds.setdefault("plain", Counter()).update(self._dropped)
@@ -145,7 +166,7 @@ class PacketLog:
             self.promises(),
             table,
             tuple(rest) if table is None else (),
-            builder.mtu,
+            mtu,
             bool(self._dropped),
             tuple(
                 MessageSummary(self.key.dest_qp, kind, count["messages"], count["bytes"])
@@ -156,9 +177,6 @@ class PacketLog:
             self.queue.lost(self.mtu, read_mtus),
             (self.queue.duplicates, self.queue.conflicting, self.queue.reordered),
         )
-
-    def _first_psn(self) -> int:
-        return next((request.psn for request in self.queue.requests()), 0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -228,8 +246,7 @@ def steps_of(writes: list[Write], mtu: int | None, promise: Promise | None, firs
     table = StepTable(mtu, promise.base if promise is not None else None)
     lines = 0
     for write in writes:
-        flag = None if write.bytes == 0 else _flag(write)
-        if (write.bytes and flag is None) or not table.add(write, flag):
+        if (write.bytes and write.flag is None) or not table.add(write, write.flag):
             return None
         lines += write.bytes > 0
     table.finish()
@@ -243,7 +260,8 @@ def steps_of(writes: list[Write], mtu: int | None, promise: Promise | None, firs
 
 
 def _is_control(write: Write) -> bool:
-    return write.single and write.immediate < 0 and bool(announcements(write.pieces[0].payload))
+    known = write.single and write.immediate < 0 and write.bytes <= MOST_BYTES
+    return known and bool(announcements(write.packet(0).tobytes()))
 
 
 def _kinds(control: list[Write], rest: list[Write], lines: bool) -> dict[str, Counter[str]]:
@@ -274,9 +292,3 @@ def _split_mtu(writes: list[Write]) -> int | None:
             if size in (256, 512, 1024, 2048, 4096) and before.address + size == after.address:
                 return size
     return None
-
-
-def _flag(write: Write) -> int | None:
-    """Return the flag of a message, None unless all its packets carry the same."""
-    flags = {LL.flag(piece.payload) for piece in write.pieces}
-    return flags.pop() if len(flags) == 1 else None

@@ -4,8 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import reduce
 from ipaddress import ip_address
 
+import numpy as np
+from numpy.typing import NDArray
+
+from rocev2.flow import Flow
 from rocev2.parse import WIRE_PER_DATA, Column, Loop, Reading, Unreadable, read
 from rocev2.protocols import LL
 from rocev2.ring import Ring
@@ -184,10 +189,22 @@ def _contents(step: Step | None) -> Iterator[tuple[int, bytes]]:
     """Yield PSN and data of the packets of a step, but of those whose data are few, or much alike."""
     if step is None or step.bad:
         return
-    for piece in (*(piece for _, piece in (*step.addressed, *step.placed)), *step.floating):
-        data = LL.data(piece.payload)
-        if len({data[at : at + 4] for at in range(0, min(len(data), _LEAST_CONTENT), 4)}) > _LEAST_CONTENT // 8:
-            yield piece.psn, data
+    for write in step.writes:
+        for place, psn in enumerate(write.frames["psn"].tolist()):
+            data = LL.data(write.packet(place)).tobytes()
+            if len({data[at : at + 4] for at in range(0, min(len(data), _LEAST_CONTENT), 4)}) > _LEAST_CONTENT // 8:
+                yield psn, data
+
+
+def _heads(flow: Flow | None) -> NDArray[np.uint64]:
+    """Return the first line of each packet of a flow's steps: without an equal one no packets are equal."""
+    writes = [write for step in (flow.steps.values() if flow is not None else ()) for write in step.writes]
+    if not writes:
+        return np.zeros(0, np.uint64)
+    frames = np.concatenate([write.frames for write in writes])
+    places = frames["payload"][frames["size"] >= LL.line_bytes]
+    lines = writes[0].data[places[:, None] + np.arange(LL.line_bytes)]
+    return np.unique(LL.data(lines.reshape(-1)).view(np.uint64))
 
 
 def _sent_by_all(ring: Ring) -> bool:
@@ -195,14 +212,11 @@ def _sent_by_all(ring: Ring) -> bool:
     if len(ring.flows) < len(ring.hosts):
         return False
     for channel in range(ring.channels):
-        seen: set[int] | None = None
-        for row in ring.flows.values():
-            flow = row[channel]
-            steps = flow.steps.values() if flow is not None else ()
-            contents = {hash(data) for step in steps for _, data in _contents(step)}
-            seen = contents if seen is None else seen & contents
-        if seen:
-            return True
+        flows = [row[channel] for row in ring.flows.values()]
+        if len(reduce(np.intersect1d, map(_heads, flows))):
+            steps = [flow.steps.values() if flow is not None else () for flow in flows]
+            if set.intersection(*({hash(data) for step in row for _, data in _contents(step)} for row in steps)):
+                return True
     return False
 
 

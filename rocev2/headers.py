@@ -1,138 +1,123 @@
-"""Frames to RoCEv2 packets: the iCRC, and the headers behind the base transport header.
+"""Batches of packets to RoCEv2 headers: the iCRC, and what is behind the base transport header.
 
 Formats: IBTA volume 1 chapter 9 and annex A17. Every length is checked before a field is read, so that no bytes
-can make `parse` raise.
+can make `read` raise.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from enum import IntEnum
+from typing import Any
 
-from packets.headers import ICRC_BYTES, ROCE_PORT, Header, Kind, LinkType
-from packets.names import packet_name
-from packets.reference import decode_packet
+import numpy as np
+from numpy.typing import NDArray
+
+from packets.batch import Bytes, PacketBatch
+from packets.compiled import Kernel
+from packets.headers import ICRC_BYTES, ROCE_PORT, Headers, Kind
 from rocev2.icrc import icrc
-from rocev2.opcodes import AETH, ATOMIC_ETH, DETH, IMM, KNOWN, RDETH, RETH, extended_header_bytes, unknown
+from rocev2.opcodes import AETH, ATOMIC_ETH, DETH, IMM, KNOWN, RDETH, RETH, WRITES, extended_header_bytes
+from rocev2.protocols import LL
 
-_UDP = 17
-_PTP_PORTS = (319, 320)
-_SPANNING_TREE = b"\x42\x42"
-
-
-class Foreign(NamedTuple):
-    """A frame that is not RoCEv2."""
-
-    name: str
-    """What it is, for example ``ipv4/tcp`` or ``arp``."""
-    mark: str | None = None
-    """What more is known of it, for example ``ptp``."""
+UDP = 17
+_FIELDS = (
+    "kind", "ip_version", "protocol", "short", "opcode", "pad", "payload_length", "payload", "network", "transport"
+)  # fmt: skip
+_RETH = struct.Struct("!QII").unpack_from
 
 
-class Broken(NamedTuple):
-    """A frame to the RoCEv2 port that must not be used."""
+class Verdict(IntEnum):
+    """What a packet is to this package."""
 
-    mark: str
-    """Why: what is wrong with it."""
-
-
-class RoceFrame(NamedTuple):
-    """One RoCEv2 packet with a right iCRC."""
-
-    source_mac: bytes
-    source: bytes
-    """Source IP address, 4 or 16 bytes."""
-    destination: bytes
-    """Destination IP address, 4 or 16 bytes."""
-    udp_source: int
-    """UDP source port: the same for all packets of a connection (entropy for ECMP)."""
-    congested: bool
-    """ECN says congestion experienced."""
-    opcode: int
-    dest_qp: int
-    psn: int
-    ack_requested: bool
-    address: int
-    """RETH virtual address, 0 without RETH."""
-    rkey: int
-    """RETH remote key, 0 without RETH."""
-    length: int
-    """RETH DMA length in bytes, 0 without RETH."""
-    immediate: int
-    """Immediate data as NCCL means it (little endian), -1 without ImmDt."""
-    syndrome: int
-    """AETH syndrome, -1 without AETH."""
-    payload: bytes
-    """The payload, without pad bytes."""
+    GOOD = 0
+    """RoCEv2 with a right iCRC."""
+    FOREIGN = 1
+    """Not RoCEv2."""
+    CUT = 2
+    """To the RoCEv2 port, cut by the snapshot length."""
+    LENGTH = 3
+    """To the RoCEv2 port, with lengths that are wrong."""
+    OPCODE = 4
+    """RoCEv2 with an opcode that is not known."""
+    ICRC = 5
+    """RoCEv2 with a wrong iCRC."""
 
 
-def parse(data: bytes, original_length: int, link_type: int = LinkType.ETHERNET) -> RoceFrame | Foreign | Broken:
-    """Return what the frame is.
+FRAME = np.dtype(
+    [
+        ("verdict", "u1"),
+        ("opcode", "u1"),
+        ("syndrome", "i2"),  # of the AETH, -1 without
+        ("rkey", "u4"),  # remote key of the RETH, 0 without
+        ("length", "u4"),  # DMA length of the RETH in bytes, 0 without
+        ("flag", "u4"),  # of a WRITE's payload that may be LL lines, 0 where it cannot
+        ("psn", "i8"),
+        ("address", "u8"),  # virtual address of the RETH, 0 without
+        ("immediate", "i8"),  # as NCCL means it (little endian), -1 without
+        ("payload", "i8"),  # position of the payload
+        ("size", "i8"),  # its bytes, without pad bytes
+        ("order", "i8"),  # position in the capture; for reports only
+    ],
+    align=True,
+)
+"""One row for each packet; all but the verdict, PSN and order is only there where that is GOOD."""
 
-    Args:
-        data: captured bytes from the link header on.
-        original_length: bytes on the wire; more than ``len(data)`` when the snapshot length cut the frame.
-        link_type: LINKTYPE_* of `data`.
-    """
-    header = decode_packet(memoryview(data), 0, len(data), original_length, link_type, False)
-    if header.kind != Kind.ROCE:
-        if header.protocol == _UDP and header.kind in (Kind.MALFORMED, Kind.TRUNCATED) and _to_roce(data, header):
-            return Broken("cut by snaplen" if header.kind == Kind.TRUNCATED else "wrong length")
-        name = packet_name(header.kind, header.ip_version, header.protocol, header.ethertype, link_type)
-        if header.ethertype < 0x600 and header.ethertype and data[14 : 14 + 2] == _SPANNING_TREE:
-            name = "802.3/llc (stp)"
-        return Foreign(name, "ptp" if header.destination_port in _PTP_PORTS and header.kind == Kind.UDP else None)
-    if header.short:
-        return Broken("cut by snaplen")
-    opcode = header.opcode
-    if opcode not in KNOWN:
-        return Broken(unknown(opcode))
-    network = data[header.network : header.network + (20 if header.ip_version == 4 else 40)]
-    udp, begin = header.transport, header.transport + 8
-    stop = header.payload + header.payload_length
-    body = data[begin:stop]
-    if icrc(network, data[udp:begin], body) != int.from_bytes(data[stop : stop + ICRC_BYTES], "little"):
-        return Broken("wrong iCRC")
-    return _transport(header.ethernet_source.to_bytes(6, "big"), network, header.source_port, body)
+Frames = NDArray[Any]
+"""[n] rows of `FRAME`."""
 
 
-def _to_roce(data: bytes, header: Header) -> bool:
-    """Tell whether a damaged UDP packet goes to the RoCEv2 port, as far as that was captured."""
-    options = (data[header.network] & 15) * 4 if header.ip_version == 4 else 40
-    at = header.transport or header.network + options
-    return data[at + 2 : at + 4] == ROCE_PORT.to_bytes(2, "big")
+def _read(data: Bytes, starts: NDArray[np.int64], lengths: NDArray[np.int32], headers: Headers, frames: Frames) -> None:
+    """Fill in `frames`, which holds zeros."""
+    view = memoryview(data)  # type: ignore[arg-type]
+    ends = (starts + lengths).tolist()
+    columns = zip(ends, *(headers[name].tolist() for name in _FIELDS), strict=True)
+    for row, (end, kind, version, protocol, short, opcode, pad, length, payload, network, udp) in enumerate(columns):
+        if kind != Kind.ROCE:
+            frames[row]["verdict"] = Verdict.FOREIGN
+            if protocol == UDP and kind in (Kind.MALFORMED, Kind.TRUNCATED):
+                at = (udp or network + ((view[network] & 15) * 4 if version == 4 else 40)) + 2
+                if at + 2 <= end and view[at : at + 2] == ROCE_PORT.to_bytes(2, "big"):
+                    frames[row]["verdict"] = Verdict.CUT if kind == Kind.TRUNCATED else Verdict.LENGTH
+            continue
+        if short or opcode not in KNOWN:
+            frames[row]["verdict"] = Verdict.CUT if short else Verdict.OPCODE
+            continue
+        stop = payload + length
+        right = icrc(view[network : network + (20 if version == 4 else 40)], view[udp : udp + 8], view[udp + 8 : stop])
+        if right != int.from_bytes(view[stop : stop + ICRC_BYTES], "little"):
+            frames[row]["verdict"] = Verdict.ICRC
+            continue
+        at, begin = payload, payload + extended_header_bytes(opcode)
+        size = stop - pad - begin
+        if size < 0:
+            frames[row]["verdict"] = Verdict.LENGTH
+            continue
+        parts = KNOWN[opcode]
+        address = rkey = dma = 0
+        immediate = syndrome = -1
+        at += (4 if parts & RDETH else 0) + (8 if parts & DETH else 0)
+        if parts & RETH:
+            address, rkey, dma = _RETH(view, at)
+            at += 16
+        if parts & ATOMIC_ETH:
+            at += 28
+        if parts & AETH:
+            syndrome = view[at]
+            at += 4
+        if parts & IMM:
+            immediate = int.from_bytes(view[at : at + 4], "little")
+        flag = (LL.flag(data[begin : begin + size]) or 0) if opcode in WRITES else 0
+        frames[row] = (0, opcode, syndrome, rkey, dma, flag, 0, address, immediate, begin, size, 0)
 
 
-def _transport(source_mac: bytes, network: bytes, udp_source: int, body: bytes) -> RoceFrame | Broken:
-    opcode = body[0]
-    parts = KNOWN[opcode]
-    position = 12 + extended_header_bytes(opcode)
-    end = len(body) - ((body[1] >> 4) & 3)
-    if end < position:
-        return Broken("wrong length")
-    address = rkey = length = 0
-    immediate = syndrome = -1
-    at = 12
-    if parts & RDETH:
-        at += 4
-    if parts & DETH:
-        at += 8
-    if parts & RETH:
-        address, rkey, length = struct.unpack_from("!QII", body, at)
-        at += 16
-    if parts & ATOMIC_ETH:
-        at += 28
-    if parts & AETH:
-        syndrome = body[at]
-        at += 4
-    if parts & IMM:
-        immediate = int.from_bytes(body[at : at + 4], "little")
-    if len(network) == 20:
-        source, destination, traffic_class = network[12:16], network[16:20], network[1]
-    else:
-        source, destination, traffic_class = network[8:24], network[24:40], network[1] >> 4
-    return RoceFrame(
-        source_mac, source, destination, udp_source, traffic_class & 3 == 3, opcode,
-        int.from_bytes(body[5:8], "big"), int.from_bytes(body[9:12], "big"), body[8] & 0x80 != 0,
-        address, rkey, length, immediate, syndrome, body[position:end],
-    )  # fmt: skip
+read_rows = Kernel(_read, "rocev2.kernels:read")
+
+
+def read(batch: PacketBatch, headers: Headers, numbers: NDArray[np.int64]) -> Frames:
+    """Return a row of `FRAME` for each packet of a batch; `numbers` are their positions in the capture."""
+    frames: Frames = np.zeros(len(batch), FRAME)
+    read_rows(batch.data, batch.starts, batch.lengths, headers, frames)
+    frames["psn"] = headers["psn"]
+    frames["order"] = numbers
+    return frames

@@ -6,137 +6,202 @@ data), never from counting the packets that happen to be there.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from rocev2.opcodes import (
-    WRITE_FIRST,
-    WRITE_LAST,
-    WRITE_LAST_IMM,
-    WRITE_MIDDLE,
-    WRITE_ONLY,
-    WRITE_ONLY_IMM,
-)
-from rocev2.queue_pair import Request
+import numpy as np
+from numpy.typing import NDArray
 
-_MTUS = frozenset((256, 512, 1024, 2048, 4096))
+from packets.batch import Bytes
+from packets.compiled import Kernel
+from rocev2.headers import Frames
+from rocev2.opcodes import WRITE_FIRST, WRITE_LAST, WRITE_LAST_IMM, WRITE_MIDDLE, WRITE_ONLY, WRITE_ONLY_IMM
 
 
-class Piece(NamedTuple):
-    """The payload of one packet of a message."""
-
-    psn: int
-    order: int
-    payload: bytes
-
-
-@dataclass(slots=True, eq=False)
+@dataclass(frozen=True, slots=True, eq=False)
 class Write:
     """One RDMA WRITE, or what is left of it."""
 
-    pieces: list[Piece]
-    """Its packets, in PSN order."""
-    first: int | None = None
+    frames: Frames
+    """Its packets, in PSN order; `payload` is the position in `data`."""
+    data: Bytes
+    """Where the payloads of all packets of the flow are."""
+    bytes: int
+    """Payload bytes that are there."""
+    flag: int | None
+    """LL flag, None unless all its packets carry the same."""
+    order: int
+    """Position in the capture of its earliest packet."""
+    last_order: int
+    first_psn: int
+    """PSN of the first packet that is there."""
+    last_psn: int
+    """PSN of the last packet that is there."""
+    first: int | None
     """PSN of its first packet, None when that is lost."""
-    last: int | None = None
+    last: int | None
     """PSN of its last packet, None when not known."""
-    address: int = 0
-    rkey: int = 0
-    length: int | None = None
+    address: int
+    rkey: int
+    length: int | None
     """Bytes of the message."""
-    immediate: int = -1
+    immediate: int
     """Immediate data, -1 when it has none or that is lost."""
-    ended: bool = False
+    ended: bool
     """Whether its last packet is there."""
-    single: bool = False
+    single: bool
     """Whether it is a WRITE_ONLY: one packet with an address of its own."""
 
     @property
-    def order(self) -> int:
-        """Position in the capture of its earliest packet."""
-        return min(piece.order for piece in self.pieces)
+    def payload(self) -> Bytes:
+        """The payloads, one behind the other."""
+        runs = [self.data[place : place + size] for _, place, size in self.pieces(0, self.first_psn, 0)]
+        return runs[0] if len(runs) == 1 else np.concatenate(runs)
 
-    @property
-    def bytes(self) -> int:
-        """Payload bytes that are there."""
-        return sum(len(piece.payload) for piece in self.pieces)
+    def packet(self, place: int) -> Bytes:
+        """Return the payload of one packet, by its place among those that are there."""
+        frame = self.frames[place]
+        return self.data[frame["payload"] : frame["payload"] + frame["size"]]
 
+    def runs(self) -> list[tuple[int, int]]:
+        """Return the PSNs that are there as inclusive ranges."""
+        if self.last_psn - self.first_psn + 1 == len(self.frames):
+            return [(self.first_psn, self.last_psn)]
+        psn = self.frames["psn"]
+        breaks = np.flatnonzero(np.diff(psn) > 1)
+        starts, stops = psn[np.append(0, breaks + 1)], psn[np.append(breaks, -1)]
+        return list(zip(starts.tolist(), stops.tolist(), strict=True))
 
-@dataclass(slots=True)
-class MessageBuilder:
-    """Cuts the packets of one queue pair into messages."""
+    def pieces(
+        self, origin: int, psn: int, mtu: int, fits: NDArray[np.bool_] | None = None
+    ) -> Iterator[tuple[int, int, int]]:
+        """Yield offset, position in `data` and size of the payloads, as few as they can be put together to.
 
-    mtu: int | None = None
-    """Path MTU: the payload size of first and middle packets; None before one was seen."""
-    odd: int = 0
-    """Packets whose opcode or length does not fit their place; not used."""
-    _open: Write | None = field(default=None)
-    _expected: int | None = None
-
-    def feed(self, request: Request) -> list[Write]:
-        """Take the next packet in PSN order; return the messages that end before it or with it."""
-        psn, order, opcode = request[:3]
-        done: list[Write] = []
-        gap = self._expected is not None and psn != self._expected
-        self._expected = psn + 1
-        current = self._open
-        if current is not None and (
-            (current.last is not None and psn > current.last) or (current.last is None and gap)
-        ):
-            done.append(current)
-            current = self._open = None
-        piece = Piece(psn, order, request.payload)
-        if opcode in (WRITE_FIRST, WRITE_ONLY, WRITE_ONLY_IMM):
-            self.flush_into(done)
-            self._begin(piece, request, done)
-            return done
-        if not self._fits(current, request):
-            self.odd += 1
-            return done
-        if current is None:
-            current = self._open = Write([])
-        current.pieces.append(piece)
-        if opcode != WRITE_MIDDLE:
-            current.ended = True
-            current.last = psn
-            current.immediate = request.immediate
-            self.flush_into(done)
-        return done
-
-    def flush_into(self, done: list[Write]) -> None:
-        """End the open message, if any, and append it to `done`."""
-        if self._open is not None:
-            done.append(self._open)
-            self._open = None
-
-    def _begin(self, piece: Piece, request: Request, done: list[Write]) -> None:
-        psn, size = request.psn, len(request.payload)
-        write = Write([piece], psn, None, request.address, request.rkey, request.length, request.immediate)
-        if request.opcode != WRITE_FIRST:
-            if size != request.length or size > 4096:
-                self.odd += 1
-                return
-            write.last, write.ended, write.single = psn, True, True
-            done.append(write)
+        Args:
+            origin: offset of the packet with this `psn`.
+            psn: unwrapped PSN.
+            mtu: bytes from one packet to the next; 0 to take no account of offsets.
+            fits: packets to yield, None for all.
+        """
+        offsets, places, sizes = self.offsets(origin, psn, mtu), self.frames["payload"], self.frames["size"]
+        if fits is not None and not fits.all():
+            offsets, places, sizes = offsets[fits], places[fits], sizes[fits]
+        if not len(sizes):
             return
-        if size not in _MTUS or request.length <= size or self.mtu not in (None, size):
-            self.odd += 1
-            return
-        self.mtu = size
-        write.last = psn + -(-request.length // size) - 1
-        self._open = write
+        apart = places[1:] != places[:-1] + sizes[:-1]
+        if mtu:
+            apart |= offsets[1:] != offsets[:-1] + sizes[:-1]
+        starts = np.append(0, np.flatnonzero(apart) + 1)
+        lengths = np.add.reduceat(sizes, starts)
+        yield from zip(offsets[starts].tolist(), places[starts].tolist(), lengths.tolist(), strict=True)
 
-    def _fits(self, current: Write | None, request: Request) -> bool:
-        """Return whether a MIDDLE or LAST packet can be where it is."""
-        psn, size = request.psn, len(request.payload)
-        if request.opcode == WRITE_MIDDLE:
-            if size not in _MTUS or self.mtu not in (None, size):
-                return False
-            self.mtu = size
-            return current is None or current.last is None or psn < current.last
-        assert request.opcode in (WRITE_LAST, WRITE_LAST_IMM)
-        if not 0 < size <= (self.mtu or 4096):
-            return False
-        if current is None or current.length is None or current.first is None:
-            return True
-        return psn == current.last and size == current.length - (psn - current.first) * (self.mtu or 0)
+    def offsets(self, origin: int, psn: int, mtu: int) -> NDArray[np.int64]:
+        """Return the offset of each packet; the arguments are those of `pieces`."""
+        offsets: NDArray[np.int64] = origin + (self.frames["psn"] - psn) * mtu
+        return offsets
+
+
+def _number_messages(
+    opcode: NDArray[np.uint8],
+    psn: NDArray[np.int64],
+    size: NDArray[np.int64],
+    length: NDArray[np.uint32],
+    numbers: NDArray[np.int64],
+) -> int:
+    """Number the messages that packets belong to; return the path MTU, 0 where no first or middle packet shows it.
+
+    Args:
+        opcode: of WRITE packets of one flow, in PSN order.
+        psn: unwrapped.
+        size: bytes of the payload.
+        length: of the RETH.
+        numbers: is filled: ascending from 0, or -1 where opcode or length do not fit the place.
+    """
+    mtu = count = 0
+    is_open = False
+    first = last = whole = -1  # of the open message, -1 where not known
+    for row in range(len(psn)):
+        number, bytes_ = int(psn[row]), int(size[row])
+        gap = row > 0 and number != psn[row - 1] + 1
+        if is_open and ((last >= 0 and number > last) or (last < 0 and gap)):
+            is_open = False
+        is_mtu = bytes_ in (256, 512, 1024, 2048, 4096) and mtu in (0, bytes_)
+        numbers[row] = -1
+        if opcode[row] in (WRITE_FIRST, WRITE_ONLY, WRITE_ONLY_IMM):
+            is_open = False
+            stated = int(length[row])
+            if opcode[row] != WRITE_FIRST:
+                if bytes_ != stated or bytes_ > 4096:
+                    continue
+            else:
+                if not is_mtu or stated <= bytes_:
+                    continue
+                mtu, first, whole, last = bytes_, number, stated, number + (stated + bytes_ - 1) // bytes_ - 1
+                is_open = True
+            numbers[row] = count
+            count += 1
+            continue
+        if opcode[row] == WRITE_MIDDLE:
+            if not is_mtu:
+                continue
+            mtu = bytes_
+            if is_open and last >= 0 and number >= last:
+                continue
+        else:
+            if not 0 < bytes_ <= (mtu if mtu else 4096):
+                continue
+            if is_open and first >= 0 and (number != last or bytes_ != whole - (number - first) * mtu):
+                continue
+        if not is_open:
+            is_open = True
+            first = last = whole = -1
+            count += 1
+        numbers[row] = count - 1
+        if opcode[row] != WRITE_MIDDLE:
+            is_open = False
+    return mtu
+
+
+number_messages = Kernel(_number_messages, "rocev2.kernels:number_messages")
+
+
+def cut(frames: Frames, data: Bytes) -> tuple[list[Write], int | None]:
+    """Cut the WRITE packets of one flow, in PSN order, into messages.
+
+    Packets whose opcode or length does not fit their place are not used.
+
+    Returns:
+        The messages, and the path MTU: the payload size of first and middle packets, None before one was seen.
+    """
+    numbers = np.empty(len(frames), np.int64)
+    opcode, psn, size, length = (np.ascontiguousarray(frames[name]) for name in ("opcode", "psn", "size", "length"))
+    mtu = number_messages(opcode, psn, size, length, numbers) or None
+    if len(numbers) and numbers.min() < 0:
+        frames, numbers = frames[numbers >= 0], numbers[numbers >= 0]
+    if not len(frames):
+        return [], mtu
+    starts = np.append(0, np.flatnonzero(np.diff(numbers)) + 1)
+    stops = np.append(starts[1:], len(frames))
+    flag = np.ascontiguousarray(frames["flag"])
+    flags = np.minimum.reduceat(flag, starts)
+    flags[flags != np.maximum.reduceat(flag, starts)] = 0
+    order = np.ascontiguousarray(frames["order"])
+    columns = [np.add.reduceat(frames["size"], starts), flags, np.minimum.reduceat(order, starts)]
+    columns += [np.maximum.reduceat(order, starts)]
+    heads, tails = frames[starts], frames[stops - 1]
+    columns += [heads[name] for name in ("opcode", "psn", "size", "length", "address", "rkey")]
+    columns += [tails[name] for name in ("opcode", "psn", "immediate")]
+    writes = []
+    for start, stop, *row in zip(starts.tolist(), stops.tolist(), *(c.tolist() for c in columns), strict=True):
+        total, mark, early, late, kind, first, bytes_, whole, address, rkey, last_kind, last_psn, immediate = row
+        single = kind in (WRITE_ONLY, WRITE_ONLY_IMM)
+        begun = single or kind == WRITE_FIRST
+        ended = single or last_kind in (WRITE_LAST, WRITE_LAST_IMM)
+        last = last_psn if ended else first + -(-whole // bytes_) - 1 if begun else None
+        writes.append(
+            Write(
+                frames[start:stop], data, total, mark or None, early, late, first, last_psn, first if begun else None,
+                last, address, rkey, whole if begun else None, immediate, ended, single,
+            )
+        )  # fmt: skip
+    return writes, mtu

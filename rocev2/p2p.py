@@ -64,26 +64,23 @@ def plain_message(key: FlowKey, write: Write, mtu: int | None) -> PlainMessage |
         length = write.immediate if write.immediate > 0 and write.ended else None
     if length is None or length > min(_MOST_BYTES, _MOST_LOST * write.bytes):
         return None
-    tail = write.pieces[-1]
     data = np.zeros(length, np.uint8)
     there = np.zeros(length, np.bool_)
-    for piece in write.pieces:
-        if write.first is not None:
-            offset = (piece.psn - write.first) * (mtu or 0)
-        else:
-            offset = length - len(tail.payload) - (tail.psn - piece.psn) * (mtu or 0)
-        if offset < 0 or offset + len(piece.payload) > length:
-            continue
-        data[offset : offset + len(piece.payload)] = np.frombuffer(piece.payload, np.uint8)
-        there[offset : offset + len(piece.payload)] = True
+    at = (write.first, 0) if write.first is not None else (write.last_psn, length - len(write.packet(-1)))
+    step = mtu or length  # without an MTU there is one packet
+    offsets = write.offsets(at[1], at[0], step)
+    fits = (offsets >= 0) & (offsets + write.frames["size"] <= length)
+    for offset, place, size in write.pieces(at[1], at[0], step, fits):
+        data[offset : offset + size] = write.data[place : place + size]
+        there[offset : offset + size] = True
     packets = 1 if mtu is None else -(-length // mtu)
-    first = write.pieces[0].psn if write.single else write.first
+    first = write.first_psn if write.single else write.first
     if first is None:
-        first = tail.psn - packets + 1
-    holes = gaps((piece.psn for piece in write.pieces), first, first + packets - 1)
-    lost = [MissingPsn(key.dest_qp, wrap(low), wrap(high)) for low, high in holes]
-    orders = [piece.order for piece in write.pieces]
-    return PlainMessage(*key, data, there, lost, first, first + packets - 1, min(orders), max(orders))
+        first = write.last_psn - packets + 1
+    lost = [
+        MissingPsn(key.dest_qp, wrap(low), wrap(high)) for low, high in gaps(write.runs(), first, first + packets - 1)
+    ]
+    return PlainMessage(*key, data, there, lost, first, first + packets - 1, write.order, write.last_order)
 
 
 class Position(NamedTuple):

@@ -102,9 +102,8 @@ def _gather(tensor: Tensor, column: Column, step: Step, loop: int, phase_step: i
     first = start // LINE
     tensor.observable[first : first + shape.size(chunk, column.channel) // LINE] = True
     assert column.flow.table is not None
-    for offset, piece in offsets(column.flow.table, step):
-        at = first + offset // LL.line_bytes
-        _write(tensor, at, np.frombuffer(LL.data(piece.payload), np.uint64))
+    for offset, payload in offsets(column.flow.table, step):
+        _write(tensor, first + offset // LL.line_bytes, LL.data(payload).view(np.uint64))
 
 
 def _write(tensor: Tensor, at: int, lines: NDArray[np.uint64]) -> None:
@@ -119,9 +118,9 @@ def _write(tensor: Tensor, at: int, lines: NDArray[np.uint64]) -> None:
 def _missing(flow: Flow, steps: list[Step]) -> list[MissingPsn]:
     """Return the lost packets between the first and the last of those steps that were begun."""
     begun = [step for step in steps if step.index < flow.total]
-    seen = sorted({psn for step in begun for psn in step.seen})
-    first = begun[0].first if begun and begun[0].first is not None else (seen[0] if seen else None)
-    last = begun[-1].end if begun and begun[-1].end is not None else (seen[-1] if seen else None)
+    seen = sorted(ranges for step in begun for ranges in step.seen)
+    first = begun[0].first if begun and begun[0].first is not None else (seen[0][0] if seen else None)
+    last = begun[-1].end if begun and begun[-1].end is not None else (max(high for _, high in seen) if seen else None)
     if first is None or last is None:
         return []
     return [MissingPsn(flow.key.dest_qp, wrap(low), wrap(high)) for low, high in gaps(seen, first, last)]

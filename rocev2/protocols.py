@@ -11,6 +11,8 @@ from typing import Protocol
 
 import numpy as np
 
+from packets.batch import Bytes
+
 STEPS = 8
 """Slots of a receive buffer (NCCL_STEPS)."""
 
@@ -26,10 +28,10 @@ class WireProtocol(Protocol):
     slot_bytes: int
     """Wire bytes of a slot of the receive buffer: the largest message."""
 
-    def flag(self, payload: bytes) -> int | None:
+    def flag(self, payload: Bytes) -> int | None:
         """Return the flag of a payload, None when it is not of this protocol."""
 
-    def data(self, payload: bytes) -> bytes:
+    def data(self, payload: Bytes) -> Bytes:
         """Return the data bytes of a payload of whole lines, little endian as in memory."""
 
 
@@ -41,21 +43,18 @@ class LowLatency:
     line_data = 8
     slot_bytes = 65536  # 8 lines per thread * 512 threads * 16 bytes (DEFAULT_LL_BUFFSIZE / NCCL_STEPS)
 
-    def flag(self, payload: bytes) -> int | None:
+    def flag(self, payload: Bytes) -> int | None:
         """Return the flag of a payload; None unless all lines carry the same, which is never 0."""
         size = len(payload)
         if size == 0 or size % 8:
             return None
-        first = payload[4:8]
-        value = int.from_bytes(first, "little")
-        if value == 0 or payload[-4:] != first:
-            return None
-        flags = np.frombuffer(payload, "<u4")[1::2]
-        return value if bool((flags == value).all()) else None
+        flags = payload.view("<u4")[1::2]
+        value = int(flags[0])
+        return value if value and flags[-1] == value and bool((flags == value).all()) else None
 
-    def data(self, payload: bytes) -> bytes:
+    def data(self, payload: Bytes) -> Bytes:
         """Return the data bytes; that the flags are right is for `flag` to say."""
-        return np.frombuffer(payload, "<u4")[0::2].tobytes()
+        return np.ascontiguousarray(payload.view("<u4")[0::2]).view(np.uint8)
 
 
 class Simple:
@@ -66,11 +65,11 @@ class Simple:
     line_data = 1
     slot_bytes = 131072  # NCCL_P2P net chunk size of the captures that this was built on
 
-    def flag(self, payload: bytes) -> int | None:
+    def flag(self, payload: Bytes) -> int | None:
         """Return 0: any payload will do."""
         return 0
 
-    def data(self, payload: bytes) -> bytes:
+    def data(self, payload: Bytes) -> Bytes:
         """Return the payload as it is."""
         return payload
 

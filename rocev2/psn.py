@@ -21,16 +21,16 @@ def wrap(unwrapped: int) -> int:
     return unwrapped % MODULUS
 
 
-def gaps(seen: Iterable[int], first: int, last: int) -> list[tuple[int, int]]:
-    """Return what of first..last (both inclusive) is not in `seen` (ascending), as inclusive ranges."""
+def gaps(seen: Iterable[tuple[int, int]], first: int, last: int) -> list[tuple[int, int]]:
+    """Return what of first..last is in no range of `seen` (ascending); all ranges are inclusive."""
     missing: list[tuple[int, int]] = []
     expected = first
-    for number in seen:
-        if number > last:
+    for low, high in seen:
+        if low > last:
             break
-        if number > expected:
-            missing.append((expected, number - 1))
-        expected = max(expected, number + 1)
+        if low > expected:
+            missing.append((expected, low - 1))
+        expected = max(expected, high + 1)
     if expected <= last:
         missing.append((expected, last))
     return missing

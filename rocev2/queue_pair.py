@@ -8,28 +8,19 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Mapping
-from typing import NamedTuple
 
-from rocev2.headers import RoceFrame
-from rocev2.psn import MODULUS, unwrap, wrap
+import numpy as np
+from numpy.typing import NDArray
+
+from packets.batch import Bytes
+from rocev2.headers import FRAME, Frames
+from rocev2.opcodes import READ_REQUEST
+from rocev2.psn import HALF, MODULUS, unwrap, wrap
 
 _MOST_RANGES = 1000
 _LEAST_MTU = 256
-
-
-class Request(NamedTuple):
-    """A request packet at its place."""
-
-    psn: int
-    """Unwrapped PSN."""
-    order: int
-    """Position in the capture of its first copy; for reports only."""
-    opcode: int
-    address: int
-    rkey: int
-    length: int
-    immediate: int
-    payload: bytes
+_COPIED = ["opcode", "address", "rkey", "length", "immediate", "size"]
+"""What two copies of a packet have in common, beside their payload."""
 
 
 class PsnRanges:
@@ -39,6 +30,16 @@ class PsnRanges:
         """Start empty."""
         self._starts: list[int] = []
         self._stops: list[int] = []
+
+    def append(self, psns: NDArray[np.int64]) -> None:
+        """Add ascending numbers that are greater than all that are there."""
+        breaks = np.flatnonzero(np.diff(psns) > 1)
+        starts, stops = psns[np.append(0, breaks + 1)].tolist(), (psns[np.append(breaks, -1)] + 1).tolist()
+        if self._stops and self._stops[-1] == starts[0]:
+            self._stops[-1] = stops[0]
+            del starts[0], stops[0]
+        self._starts += starts
+        self._stops += stops
 
     def add(self, psn: int) -> bool:
         """Add a number; return False if it is there already."""
@@ -74,44 +75,101 @@ class QueuePair:
 
     def __init__(self) -> None:
         """Start before the first packet."""
-        self._kept: dict[int, Request | None] = {}
+        self._kept: list[Frames] = []  # each in PSN order; `payload` is a position in `_payloads`
+        self._payloads = bytearray()
+        self._conflicts: set[int] = set()
         self._seen = PsnRanges()
         self._newest: int | None = None
         self.reads: dict[int, int] = {}
         """Unwrapped PSN of each READ request -> bytes that it asks for."""
         self.duplicates = self.conflicting = self.reordered = 0
 
-    def add(self, frame: RoceFrame, order: int, read: bool, keep: bool) -> None:
-        """Take one packet; only the PSN counts unless `keep`."""
+    def add(self, frames: Frames, keep: NDArray[np.bool_], data: Bytes) -> None:
+        """Take packets.
+
+        Args:
+            frames: requests in the order of the capture, at least one; their PSNs are unwrapped in place.
+            keep: which of them are kept; of the others only the PSN counts.
+            data: where their payloads are.
+        """
         if self._newest is None:
-            self._newest = frame.psn + MODULUS
-        psn = unwrap(frame.psn, self._newest)
-        new = self._seen.add(psn)
-        if new:
-            self.reordered += psn < self._newest
-            self._newest = max(self._newest, psn)
-            if read:
-                self.reads[psn] = frame.length
-        request = Request(
-            psn, order, frame.opcode, frame.address, frame.rkey, frame.length, frame.immediate, frame.payload
-        )
-        if not new:
-            self._again(psn, request)
-        elif keep:
-            self._kept[psn] = request
-
-    def _again(self, psn: int, request: Request) -> None:
-        first = self._kept.get(psn, request)
-        if first is not None and first[2:] == request[2:]:
-            self.duplicates += 1
+            self._newest = int(frames["psn"][0]) + MODULUS - 1
+        psns = frames["psn"]
+        ahead = (np.diff(psns, prepend=self._newest) + HALF - 1) % MODULUS - (HALF - 1)
+        if (ahead > 0).all():  # in order, as nearly always
+            psns[:] = self._newest + np.cumsum(ahead)
+            self._newest = int(psns[-1])
+            self._seen.append(psns)
         else:
-            self.conflicting += 1
-            self._kept[psn] = None
+            new = self._out_of_order(frames, keep, data)
+            frames, keep = frames[new], keep[new]
+        reads = frames[frames["opcode"] == READ_REQUEST]
+        self.reads.update(zip(reads["psn"].tolist(), reads["length"].tolist(), strict=True))
+        kept = frames[keep]
+        if len(kept):
+            view, sizes = memoryview(data), kept["size"]  # type: ignore[arg-type]
+            spans = zip(kept["payload"].tolist(), (kept["payload"] + sizes).tolist(), strict=True)
+            kept["payload"] = len(self._payloads) + np.cumsum(sizes) - sizes
+            self._payloads += b"".join([view[start:stop] for start, stop in spans])
+            self._kept.append(kept)
 
-    def requests(self) -> list[Request]:
-        """Return the packets that were kept, in PSN order, each once."""
-        kept = ((psn, self._kept[psn]) for psn in sorted(self._kept))
-        return [request for _, request in kept if request is not None]
+    def _out_of_order(self, frames: Frames, keep: NDArray[np.bool_], data: Bytes) -> NDArray[np.int64]:
+        """Unwrap PSNs one by one and compare copies; return the rows of first copies in PSN order."""
+        assert self._newest is not None
+        new: dict[int, int] = {}
+        for row, number in enumerate(frames["psn"].tolist()):
+            psn = unwrap(number, self._newest)
+            frames["psn"][row] = psn
+            if self._seen.add(psn):
+                self.reordered += psn < self._newest
+                self._newest = max(self._newest, psn)
+                new[psn] = row
+                continue
+            place = new.get(psn)
+            first = None if place is None else frames[place : place + 1][keep[place : place + 1]]
+            if psn in self._conflicts or not self._like_first(frames[row : row + 1], first, data):
+                self.conflicting += 1
+                self._conflicts.add(psn)
+            else:
+                self.duplicates += 1
+        return np.array([new[psn] for psn in sorted(new)], np.int64)
+
+    def _like_first(self, copy: Frames, first: Frames | None, data: Bytes) -> bool:
+        """Return whether a packet equals the first copy: one of its batch, or else one that was kept; True if none was.
+
+        Args:
+            copy: one row.
+            first: one row of the same batch, no row if that is not kept, None if the first copy is in none.
+            data: where the payloads of the batch are.
+        """
+        payloads = data if first is not None else np.frombuffer(self._payloads, np.uint8)
+        first = self._find(int(copy["psn"][0])) if first is None else first
+        if not len(first):
+            return True
+        size, place, other = (int(column[0]) for column in (copy["size"], copy["payload"], first["payload"]))
+        return all(copy[name][0] == first[name][0] for name in _COPIED) and np.array_equal(
+            payloads[other : other + size], data[place : place + size]
+        )
+
+    def _find(self, psn: int) -> Frames:
+        """Return the kept packet of an earlier batch with an unwrapped PSN, no row without one."""
+        for kept in reversed(self._kept):
+            psns = kept["psn"]
+            if psns[0] <= psn <= psns[-1]:
+                row = int(np.searchsorted(psns, psn))
+                if psns[row] == psn:
+                    return kept[row : row + 1]
+        return np.zeros(0, FRAME)
+
+    def requests(self) -> tuple[Frames, Bytes]:
+        """Return the packets that were kept, in PSN order, each once, and the data that their payloads are in."""
+        frames = np.concatenate(self._kept) if self._kept else np.zeros(0, FRAME)
+        psns = frames["psn"]
+        if (psns[1:] <= psns[:-1]).any():
+            frames = frames[np.argsort(psns, kind="stable")]
+        if self._conflicts:
+            frames = frames[~np.isin(frames["psn"], list(self._conflicts))]
+        return frames, np.frombuffer(self._payloads, np.uint8)
 
     def lost(self, mtu: int | None, exact: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
         """Return the first lost ranges (first, last), inclusive, of PSNs that requests must have had.
@@ -124,8 +182,7 @@ class QueuePair:
         """
         lost = []
         reads = sorted(self.reads)
-        conflicts = sorted(psn for psn, request in self._kept.items() if request is None)
-        for low, high in sorted([*self._seen.gaps(), *((psn, psn) for psn in conflicts)]):
+        for low, high in sorted([*self._seen.gaps(), *((psn, psn) for psn in self._conflicts)]):
             place = bisect_right(reads, low)
             if place and reads[place - 1] < low:
                 psn = reads[place - 1]

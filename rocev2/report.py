@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from capture.model import Packet
+from packets.batch import PacketBatch
 from rocev2.decoder import Decoder
 from rocev2.results import AllReduce, DecodedCapture, MessageSummary, MissingPsn, P2pMessage, QueuePairSummary
 
@@ -12,7 +13,7 @@ __all__ = ["AllReduce", "DecodedCapture", "MessageSummary", "MissingPsn", "P2pMe
 
 
 def decode(
-    packets: Iterable[Packet],
+    packets: Iterable[Packet] | Iterable[PacketBatch],
     *,
     use_p2p: bool,
     dtype: str | None,
@@ -22,7 +23,7 @@ def decode(
     """Decode packets in the order of the capture.
 
     Args:
-        packets: consumed as a stream; an exception that it raises passes through.
+        packets: one by one, or in batches; consumed as a stream; an exception that it raises passes through.
         use_p2p: let p2p messages supply elements that no all-gather message in the capture shows.
         dtype: element type, ``float32``, ``fp16`` ...; None when not known.
         file: name for the report.
@@ -33,6 +34,9 @@ def decode(
         RoceError: `dtype` is not known.
     """
     decoder = Decoder(use_p2p=use_p2p, dtype=dtype, bucket_elements=bucket_elements)
-    for packet in packets:
-        decoder.feed(packet)
+    for item in packets:
+        if isinstance(item, PacketBatch):
+            decoder.feed(item)
+        else:
+            decoder.add(item)
     return decoder.finish(file)

@@ -7,14 +7,33 @@ message, or by the end of the step before; a packet with none of these stays unp
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from rocev2.messages import Piece, Write
+import numpy as np
+from numpy.typing import NDArray
+
+from packets.batch import Bytes
+from rocev2.messages import Write
 from rocev2.protocols import LL, STEPS
 
 ADAPTIVE_ROUTING_BYTES = 8192
 """Messages beyond this many bytes may be sent without immediate, which then follows alone (NCCL_IB_AR_THRESHOLD)."""
 _UNSET = -1
+_MOST_AWAY = 1 << 40  # bytes; an offset is far less
+
+
+class Placed(NamedTuple):
+    """A message and where its packets lie."""
+
+    write: Write
+    psn: int
+    """PSN of one of its packets."""
+    origin: int
+    """Where that packet lies."""
+    addressed: bool
+    """Whether `origin` is an address, rather than an offset in the step."""
 
 
 @dataclass(slots=True)
@@ -33,22 +52,25 @@ class Step:
     order: int = _UNSET
     """Position in the capture of its first packet, -1 when none was seen."""
     last_order: int = _UNSET
-    addressed: list[tuple[int, Piece]] = field(default_factory=list)
-    """Packets with their address in the receive buffer."""
-    placed: list[tuple[int, Piece]] = field(default_factory=list)
-    """Packets with their offset in the message."""
-    floating: list[Piece] = field(default_factory=list)
-    """Packets whose offset is not known yet."""
-    seen: list[int] = field(default_factory=list)
-    """PSNs of all its packets that are there, ascending."""
+    placed: list[Placed] = field(default_factory=list)
+    """Messages whose offset in the step is proven, by the last packet or by the address in the receive buffer."""
+    floating: list[Write] = field(default_factory=list)
+    """Messages whose offset is not known yet."""
+    seen: list[tuple[int, int]] = field(default_factory=list)
+    """PSNs of all its packets that are there, as ascending ranges, inclusive."""
     bad: bool = False
     """What is known of it does not agree with itself: nothing of it is used."""
 
-    def note(self, piece: Piece) -> None:
-        """Count a packet as seen."""
-        self.seen.append(piece.psn)
-        self.order = piece.order if self.order == _UNSET else min(self.order, piece.order)
-        self.last_order = max(self.last_order, piece.order)
+    @property
+    def writes(self) -> list[Write]:
+        """Its messages with data."""
+        return [*(item.write for item in self.placed), *self.floating]
+
+    def note(self, write: Write) -> None:
+        """Count the packets of a message as seen."""
+        self.seen += write.runs()
+        self.order = write.order if self.order == _UNSET else min(self.order, write.order)
+        self.last_order = max(self.last_order, write.last_order)
 
     def set_size(self, size: int) -> None:
         """Take a size that a packet states."""
@@ -72,8 +94,7 @@ class Step:
         """Return the least and greatest size that its packets allow."""
         if self.size is not None:
             return self.size, self.size
-        least = sum(len(piece.payload) for _, piece in self.addressed + self.placed)
-        least += sum(len(piece.payload) for piece in self.floating)
+        least = sum(write.bytes for write in self.writes)
         if mtu and self.first is not None and self.data_last is not None:
             packets = self.data_last - self.first + 1
             return max(least, (packets - 1) * mtu + LL.line_bytes), packets * mtu
@@ -145,18 +166,17 @@ class StepTable:
         return max(self.steps, default=-1)
 
     def _data(self, step: Step, write: Write) -> None:
-        for piece in write.pieces:
-            step.note(piece)
+        step.note(write)
         start = write.address
         if write.immediate >= 0:
             step.set_size(write.immediate)
-            step.set_end(write.pieces[-1].psn)
+            step.set_end(write.last_psn)
             if write.immediate > ADAPTIVE_ROUTING_BYTES:
                 self.late_sizes = False
         elif write.ended:
             self.late_sizes = True
             if not write.single:
-                step.set_end(write.pieces[-1].psn + 1)  # NCCL always says the size: it follows
+                step.set_end(write.last_psn + 1)  # NCCL always says the size: it follows
         whole = not write.single or write.immediate >= 0
         if write.first is not None:
             if whole and write.length is not None:  # a message that starts a slot, as NCCL sends one per step
@@ -164,26 +184,22 @@ class StepTable:
                 step.set_first(write.first)
                 step.data_last = write.last
                 self._rebase(step, start)
-            first = write.first
-            step.addressed += [(start + (p.psn - first) * (self.mtu or 0), p) for p in write.pieces]
+            step.placed.append(Placed(write, write.first, start, addressed=True))
         elif write.ended and write.immediate >= 0:
             step.data_last = write.last
-            self._from_end(step, write.pieces)
+            self._from_end(step, write)
         else:
             if write.ended:
                 step.data_last = write.last
-            step.floating += write.pieces
+            step.floating.append(write)
 
-    def _from_end(self, step: Step, pieces: list[Piece]) -> None:
+    def _from_end(self, step: Step, write: Write) -> None:
         """Place packets by the size of the message and its last packet."""
         assert step.size is not None
-        tail = pieces[-1]
-        start = step.size - len(tail.payload)
-        for piece in pieces:
-            step.placed.append((start - (tail.psn - piece.psn) * (self.mtu or 0), piece))
+        step.placed.append(Placed(write, write.last_psn, step.size - len(write.packet(-1)), addressed=False))
         packets = packets_of(step.size, self.mtu)
         if packets is not None:
-            step.set_first(tail.psn - packets + 1)
+            step.set_first(write.last_psn - packets + 1)
 
     def _rebase(self, step: Step, address: int) -> None:
         base = address - step.index % STEPS * LL.slot_bytes
@@ -198,22 +214,22 @@ class StepTable:
         if write.address or write.immediate < 0 or self.newest < 0 or self._pending:
             return False
         step = self.steps[self.newest]
-        size, psn = write.immediate, write.pieces[-1].psn
+        size, psn = write.immediate, write.last_psn
         packets = packets_of(size, self.mtu)
         if size == 0 or packets is None or not step.seen or step.end not in (None, psn):
             return False
-        if not step.seen[-1] >= psn - packets:
+        if not step.seen[-1][1] >= psn - packets:
             return False  # another step lies between, lost as a whole
         self._complete(step, write, packets)
         return True
 
     def _complete(self, step: Step, write: Write, packets: int) -> None:
-        psn = write.pieces[-1].psn
+        psn = write.last_psn
         step.set_size(write.immediate)
         step.set_first(psn - packets)
         step.data_last = psn - 1
         step.set_end(psn)
-        step.note(write.pieces[-1])
+        step.note(write)
         self.late_sizes = True
 
     def _settle(self, before: int, after: Step | None) -> None:
@@ -229,8 +245,8 @@ class StepTable:
                 self._settle_size(write, before, index)
             elif index is not None and index not in self.steps and write.immediate == 0 and write.address:
                 step = self.steps[index] = Step(index)
-                psn = write.pieces[-1].psn
-                step.note(write.pieces[-1])
+                psn = write.last_psn
+                step.note(write)
                 step.set_size(0)
                 step.set_first(psn)
                 step.set_end(psn)
@@ -242,12 +258,12 @@ class StepTable:
 
     def _settle_size(self, write: Write, before: int, index: int | None) -> None:
         """Take a message that only states a size: of the step before, or of one whose data are lost as a whole."""
-        psn = write.pieces[-1].psn
+        psn = write.last_psn
         packets = packets_of(write.immediate, self.mtu)
         previous = self.steps.get(before)
         if packets is None:
             return
-        if previous is not None and previous.seen and previous.seen[-1] >= psn - packets:
+        if previous is not None and previous.seen and previous.seen[-1][1] >= psn - packets:
             if previous.end in (None, psn):
                 self._complete(previous, write, packets)
         elif index is not None and index not in self.steps:
@@ -257,7 +273,7 @@ class StepTable:
     def _only_step(self, write: Write, before: int, after: Step | None) -> int | None:
         """Return the step of a message without flag, None unless it is certain."""
         previous = self.steps.get(before)
-        psn = write.pieces[-1].psn
+        psn = write.last_psn
         if write.immediate == 0 and previous is not None and previous.end == psn - 1:
             return before + 1
         if after is not None and after.first == psn + 1:
@@ -274,29 +290,31 @@ class StepTable:
         return first if rest == 0 and 0 <= slot < STEPS and first <= upper < first + STEPS else None
 
 
-def offsets(table: StepTable, step: Step) -> list[tuple[int, Piece]]:
-    """Return the packets of a step whose offset in its message is proven, with that offset.
+def offsets(table: StepTable, step: Step) -> Iterator[tuple[int, Bytes]]:
+    """Yield the payloads of a step whose offset in its message is proven, with that offset.
 
     The size of the step must be known. Packets that do not fit it are left out.
     """
     size, mtu = step.size, table.mtu
     if size is None or step.bad:
-        return []
-    found = list(step.placed)
+        return
+    found = [(item.write, item.psn, item.origin) for item in step.placed if not item.addressed]
     if table.base is not None:
         start = table.base + step.index % STEPS * LL.slot_bytes
-        found += [(address - start, piece) for address, piece in step.addressed]
-    if step.first is not None and mtu is not None:
-        found += [((piece.psn - step.first) * mtu, piece) for piece in step.floating]
-    elif step.first is not None:
-        found += [(0, piece) for piece in step.floating if piece.psn == step.first]
-    return [(offset, piece) for offset, piece in found if _fits(offset, len(piece.payload), size, mtu)]
-
-
-def _fits(offset: int, length: int, size: int, mtu: int | None) -> bool:
-    if offset < 0 or offset + length > size or offset % LL.line_bytes:
-        return False
-    return mtu is None or length == min(mtu, size - offset)
+        found += [(item.write, item.psn, item.origin - start) for item in step.placed if item.addressed]
+    if step.first is not None:
+        found += [(write, step.first, 0) for write in step.floating]
+    for write, psn, origin in found:
+        if abs(origin) > _MOST_AWAY:
+            continue
+        # Without an MTU no message has two packets, and a floating one is where the step begins.
+        away = write.offsets(origin, psn, mtu or LL.slot_bytes)
+        sizes = write.frames["size"]
+        fits: NDArray[np.bool_] = (away >= 0) & (away + sizes <= size) & (away % LL.line_bytes == 0)
+        if mtu is not None:
+            fits &= sizes == np.minimum(mtu, size - away)
+        for offset, place, length in write.pieces(origin, psn, mtu or LL.slot_bytes, fits):
+            yield offset, write.data[place : place + length]
 
 
 def connect(table: StepTable, row: list[Step]) -> None:
@@ -342,6 +360,6 @@ def _end(table: StepTable, step: Step, following: int | None) -> int | None:
             step.bad = True
             return None
         return following - 1
-    if late is None and step.seen and step.seen[-1] <= data_last and table.late_sizes is None:
+    if late is None and step.seen and step.seen[-1][1] <= data_last and table.late_sizes is None:
         return data_last  # nothing in this flow hints at separate sizes
     return data_last + (1 if late else 0)

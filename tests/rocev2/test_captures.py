@@ -11,9 +11,9 @@ import pytest
 
 from capture.model import Packet
 from capture.reader import open_capture
-from rocev2.headers import RoceFrame, parse
 from rocev2.report import DecodedCapture, decode
 from tests.rocev2.conftest import NAMES
+from tests.rocev2.parsing import RoceFrame, parse
 
 RANK_0 = "0c42a19f58f8"
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from packets.batch import Bytes
 from rocev2 import psn
 from rocev2.connection import to_lines
 from rocev2.control import VERSIONS, Announcement, announce, announcements
 from rocev2.dtypes import canonical
 from rocev2.encode import Traffic, add, encode, to_packets
 from rocev2.errors import RoceError
-from rocev2.headers import RoceFrame
-from rocev2.messages import MessageBuilder, Write
+from rocev2.headers import FRAME, Frames
+from rocev2.messages import Write, cut
 from rocev2.opcodes import (
     READ_REQUEST,
     WRITE_FIRST,
@@ -30,8 +34,25 @@ from rocev2.report import decode
 from rocev2.shape import GRAINS, Contradiction, LoopShape, Undetermined, loops, sent_chunk, solve
 
 
-def request(opcode: int, number: int, payload: bytes = b"", length: int = 0, immediate: int = -1) -> RoceFrame:
-    return RoceFrame(b"", b"", b"", 1, False, opcode, 7, number, False, 0x1000, 9, length, immediate, -1, payload)
+class Request(NamedTuple):
+    opcode: int
+    psn: int
+    payload: bytes = b""
+    length: int = 0
+    immediate: int = -1
+
+
+def rows_of(items: Sequence[Request], first: int = 0) -> tuple[Frames, Bytes]:
+    """Return the rows of packets, and the data that their payloads are in."""
+    frames = np.zeros(len(items), FRAME)
+    data = b""
+    for row, item in enumerate(items):
+        for name in ("opcode", "psn", "length", "immediate"):
+            frames[name][row] = getattr(item, name)
+        frames["address"][row], frames["order"][row] = 0x1000, first + row
+        frames["payload"][row], frames["size"][row] = len(data), len(item.payload)
+        data += item.payload
+    return frames, np.frombuffer(data, np.uint8)
 
 
 @given(st.integers(1 << 24, 1 << 40), st.integers(-psn.HALF + 1, psn.HALF))
@@ -42,31 +63,48 @@ def test_unwrap_finds_the_nearest(near: int, distance: int) -> None:
 
 
 def test_gaps() -> None:
-    assert psn.gaps([3, 4, 7], 1, 9) == [(1, 2), (5, 6), (8, 9)]
+    assert psn.gaps([(3, 4), (7, 7)], 1, 9) == [(1, 2), (5, 6), (8, 9)]
     assert psn.gaps([], 1, 2) == [(1, 2)]
-    assert psn.gaps([1, 2], 1, 2) == []
+    assert psn.gaps([(1, 2)], 1, 2) == []
 
 
-def queue_of(*frames: RoceFrame, keep: bool = True) -> QueuePair:
+def to_bytes(payload: bytes) -> Bytes:
+    return np.frombuffer(payload, np.uint8)
+
+
+def queue_of(*items: Request, batch: int = 1000) -> QueuePair:
     queue = QueuePair()
-    for order, item in enumerate(frames):
-        queue.add(item, order, item.opcode == READ_REQUEST, keep)
+    for first in range(0, len(items), batch):
+        frames, data = rows_of(items[first : first + batch], first)
+        queue.add(frames, np.ones(len(frames), np.bool_), data)
     return queue
 
 
 def test_queue_pair_orders_over_the_wrap_and_drops_copies() -> None:
-    queue = queue_of(*(request(WRITE_MIDDLE, number, b"x") for number in [0xFFFFFE, 1, 0, 0xFFFFFF, 1, 3]))
-    assert [psn.wrap(item.psn) for item in queue.requests()] == [0xFFFFFE, 0xFFFFFF, 0, 1, 3]
+    queue = queue_of(*(Request(WRITE_MIDDLE, number, b"x") for number in [0xFFFFFE, 1, 0, 0xFFFFFF, 1, 3]))
+    assert [psn.wrap(number) for number in queue.requests()[0]["psn"].tolist()] == [0xFFFFFE, 0xFFFFFF, 0, 1, 3]
     assert (queue.duplicates, queue.reordered, queue.lost(None, {})) == (1, 2, ((2, 2),))
+
+
+@pytest.mark.parametrize("batch", [1, 3, 100])
+@pytest.mark.parametrize(("again", "conflicts"), [(b"xxxx", 0), (b"xxxy", 1), (b"xxx", 1)])
+def test_a_copy_is_compared_with_the_first_wherever_that_is(batch: int, again: bytes, conflicts: int) -> None:
+    items = [Request(WRITE_MIDDLE, number, payload) for number, payload in enumerate([b"yyyy", b"xxxx", b"z"], 1)]
+    queue = queue_of(*items, Request(WRITE_MIDDLE, 2, again), Request(WRITE_MIDDLE, 2, b"xxxx"), batch=batch)
+    frames, data = queue.requests()
+    kept = [data[place : place + size].tobytes() for place, size in frames[["payload", "size"]].tolist()]
+    assert kept == ([b"yyyy", b"z"] if conflicts else [b"yyyy", b"xxxx", b"z"])
+    assert (queue.duplicates, queue.conflicting) == ((0, 2) if conflicts else (2, 0))
+    assert queue.lost(None, {}) == (((2, 2),) if conflicts else ())
 
 
 @given(st.permutations(range(12)), st.sets(st.integers(1, 10)))
 def test_no_order_of_arrival_changes_what_a_queue_pair_holds(numbers: list[int], gone: set[int]) -> None:
     there = [number for number in numbers if number not in gone]
-    queue = queue_of(*(request(WRITE_MIDDLE, psn.wrap(0xFFFFFA + number), b"x") for number in there))
-    assert [psn.wrap(item.psn - 0xFFFFFA) for item in queue.requests()] == sorted(there)
+    queue = queue_of(*(Request(WRITE_MIDDLE, psn.wrap(0xFFFFFA + number), b"x") for number in there))
+    assert [psn.wrap(number - 0xFFFFFA) for number in queue.requests()[0]["psn"].tolist()] == sorted(there)
     lost = [psn.wrap(number - 0xFFFFFA) for low, high in queue.lost(None, {}) for number in (low, high)]
-    expected = psn.gaps(sorted(there), 0, 11)
+    expected = psn.gaps([(number, number) for number in sorted(there)], 0, 11)
     assert lost == [number for gap in expected for number in gap]
 
 
@@ -85,24 +123,21 @@ def test_no_order_of_arrival_changes_what_a_queue_pair_holds(numbers: list[int],
 def test_a_read_takes_as_many_psns_as_its_response_has_packets(
     length: int, next_psn: int, mtu: int | None, exact: dict[int, int], lost: tuple[tuple[int, int], ...]
 ) -> None:
-    read, after = request(READ_REQUEST, 3, length=length), request(WRITE_ONLY, next_psn, b"x", 1)
+    read, after = Request(READ_REQUEST, 3, length=length), Request(WRITE_ONLY, next_psn, b"x", 1)
     for frames in ((read, after), (after, read)):
         assert queue_of(*frames).lost(mtu, exact) == lost
 
 
-def build(*frames: RoceFrame) -> list[Write]:
-    builder = MessageBuilder()
-    done = [write for item in queue_of(*frames).requests() for write in builder.feed(item)]
-    builder.flush_into(done)
-    return done
+def build(*items: Request) -> list[Write]:
+    return cut(*queue_of(*items).requests())[0]
 
 
 def test_messages_of_every_kind() -> None:
     body = bytes(256)
     done = build(
-        request(WRITE_FIRST, 0, body, 600), request(WRITE_MIDDLE, 1, body), request(WRITE_LAST, 2, body[:88]),
-        request(WRITE_ONLY, 3, b"abcd", 4), request(WRITE_ONLY_IMM, 4, b"", 0, 600),
-        request(WRITE_FIRST, 5, body, 512), request(WRITE_LAST_IMM, 6, body, 0, 512),
+        Request(WRITE_FIRST, 0, body, 600), Request(WRITE_MIDDLE, 1, body), Request(WRITE_LAST, 2, body[:88]),
+        Request(WRITE_ONLY, 3, b"abcd", 4), Request(WRITE_ONLY_IMM, 4, b"", 0, 600),
+        Request(WRITE_FIRST, 5, body, 512), Request(WRITE_LAST_IMM, 6, body, 0, 512),
     )  # fmt: skip
     assert [(w.length, w.bytes, w.immediate, w.ended, w.single) for w in done] == [
         (600, 600, -1, True, False),
@@ -115,11 +150,11 @@ def test_messages_of_every_kind() -> None:
 def test_what_is_left_of_damaged_messages() -> None:
     body = bytes(256)
     done = build(
-        request(WRITE_MIDDLE, 11, body), request(WRITE_LAST_IMM, 12, body[:8], 0, 520),  # FIRST 10 lost
-        request(WRITE_FIRST, 13, body, 1024), request(WRITE_MIDDLE, 15, body),  # 14 and LAST 16 lost
-        request(WRITE_ONLY_IMM, 17, b"", 0, 0),
+        Request(WRITE_MIDDLE, 11, body), Request(WRITE_LAST_IMM, 12, body[:8], 0, 520),  # FIRST 10 lost
+        Request(WRITE_FIRST, 13, body, 1024), Request(WRITE_MIDDLE, 15, body),  # 14 and LAST 16 lost
+        Request(WRITE_ONLY_IMM, 17, b"", 0, 0),
     )  # fmt: skip
-    assert [(w.first is None, w.ended, len(w.pieces)) for w in done] == [
+    assert [(w.first is None, w.ended, len(w.frames)) for w in done] == [
         (True, True, 2),
         (False, False, 2),
         (False, True, 1),
@@ -128,16 +163,14 @@ def test_what_is_left_of_damaged_messages() -> None:
 
 
 def test_packets_that_do_not_fit_their_place_are_not_used() -> None:
-    builder = MessageBuilder()
     bad = [
-        request(WRITE_FIRST, 0, bytes(100), 600),  # no path MTU
-        request(WRITE_FIRST, 1, bytes(256), 100),  # shorter than its first packet
-        request(WRITE_ONLY, 2, bytes(8), 9),
-        request(WRITE_MIDDLE, 3, bytes(17)),
-        request(WRITE_LAST, 4, b""),
+        Request(WRITE_FIRST, 0, bytes(100), 600),  # no path MTU
+        Request(WRITE_FIRST, 1, bytes(256), 100),  # shorter than its first packet
+        Request(WRITE_ONLY, 2, bytes(8), 9),
+        Request(WRITE_MIDDLE, 3, bytes(17)),
+        Request(WRITE_LAST, 4, b""),
     ]
-    assert [write for item in queue_of(*bad).requests() for write in builder.feed(item)] == []
-    assert builder.odd == len(bad)
+    assert build(*bad) == []
 
 
 @given(
@@ -195,18 +228,18 @@ def test_every_rank_sends_every_chunk_in_ring_order() -> None:
 
 @given(st.binary(min_size=1, max_size=300), st.integers(1, (1 << 32) - 1))
 def test_lines_come_back(data: bytes, flag: int) -> None:
-    lines = to_lines(data, flag)
+    lines = to_bytes(to_lines(data, flag))
     assert LL.flag(lines) == flag
-    assert LL.data(lines)[: len(data)] == data
+    assert LL.data(lines)[: len(data)].tobytes() == data
     assert len(LL.data(lines)) == -(-len(data) // 8) * 8
 
 
 def test_payloads_without_a_flag_are_not_ll() -> None:
-    assert LL.flag(bytes(64)) is None  # flag 0 never is
-    assert LL.flag(b"x" * 12) is None
-    assert LL.flag(b"") is None
-    assert LL.flag(to_lines(b"1234567812345678", 4)[:16] + to_lines(b"12345678", 5)) is None
-    assert (SIMPLE.flag(b"abc"), SIMPLE.data(b"abc")) == (0, b"abc")
+    different = to_lines(b"1234567812345678", 4)[:16] + to_lines(b"12345678", 5)
+    for payload in (bytes(64), b"x" * 12, b"", different):  # flag 0 never is
+        assert LL.flag(to_bytes(payload)) is None
+    assert SIMPLE.flag(to_bytes(b"abc")) == 0
+    assert SIMPLE.data(to_bytes(b"abc")).tobytes() == b"abc"
 
 
 def test_control_entries_are_told_from_data() -> None:

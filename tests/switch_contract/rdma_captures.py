@@ -15,7 +15,7 @@ from capture.model import Packet
 from capture.reader import open_capture
 from jobspec.loader import parse_job
 from jobspec.model import Job, ShadowNode
-from rocev2.headers import RoceFrame, parse
+from tests.rocev2.parsing import RoceFrame, parse
 
 FOLDER = Path(__file__).parents[3] / "shared" / "captures"
 """Captures of real NICs, which are not part of this repository; tests that want them are skipped without them."""

@@ -41,7 +41,7 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 	@touch $@
 
 run-testbed: env ## Train, and prove that the shadow holds every iteration's checkpoint (as root it installs Mininet)
-	$(if $(filter-out inproc,$(FABRIC)),@echo "As root, Mininet is installed (apt-get) if it is missing; FABRIC=inproc does without it")
+	@$(if $(filter-out inproc,$(FABRIC)),echo "As root: Mininet is installed (apt-get) if it is missing; FABRIC=inproc does without it",:)
 	$(BIN)/checkmate testbed run $(JOB) --switch $(SWITCH) --fabric $(FABRIC) $(if $(filter-out inproc,$(FABRIC)),--install) --iterations $(ITERATIONS) \
 	  $(if $(RANKS),--ranks $(RANKS)) $(if $(MTU),--mtu $(MTU)) --seed $(SEED) --out $(OUT)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -49,6 +50,20 @@ def check(document: str, command: str, switch_address: str, tmp_path: Path) -> N
     done = run_program(*words)
     # A run with a fault reports that not everything is proven, which is what it is shown for.
     assert done.returncode == (1 if "--fault" in words else 0), f"{document}: {command}\n{done.stdout}{done.stderr}"
+
+
+TARGETS = re.findall(r"^([a-z0-9-]+):.*## ", (ROOT / "Makefile").read_text(), flags=re.M)
+VARIABLES = [(), ("FABRIC=inproc",), ("FABRIC=mininet", "RANKS=3", "MTU=9000"), ("QUICK=1", "SEEDS=1"), ("PUSH=1",)]
+
+
+@pytest.mark.parametrize("variables", VARIABLES, ids=" ".join)
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_shell_can_read_what_make_would_run(target: str, variables: tuple[str, ...]) -> None:
+    shown = subprocess.run(
+        ["make", "--dry-run", "--always-make", target, *variables], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    parsed = subprocess.run(["sh", "-n"], input=shown.stdout, capture_output=True, text=True, check=False)
+    assert parsed.returncode == 0, f"{parsed.stderr}\n{shown.stdout}"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

@@ -169,8 +169,7 @@ def replay_command(
                          "--compare": compare}, "RoCEv2")  # fmt: skip
                 complete = _rdma(captures, job_file, out, use_p2p, dtype, through_switch, tell, as_json=as_json)
             else:
-                _refuse({"--use-p2p": use_p2p, "--dtype": dtype, "--trainer": trainer,
-                         "--unfinished-checksums": unfinished_checksums}, "our own TCP traffic")  # fmt: skip
+                _refuse({"--use-p2p": use_p2p, "--dtype": dtype, "--trainer": trainer}, "our own TCP traffic")
                 options = _options(captures, job_file, out, through_switch, records, no_records, checkpoint, compare)
                 complete = _tcp(captures, options, tell, as_json=as_json)
     except (JobError, ReplayError) as error:

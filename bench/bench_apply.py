@@ -15,8 +15,8 @@ from bench.ratios import Ratio, in_turns
 from jobspec.dtypes import DType
 from jobspec.layout import ParamSpec, build_layout
 from placement.plan import bucket_offsets
-from shadow_rx.description import GroupPlan, OptimizerPlan, Update
-from shadow_rx.replay import Replay, Tensors, tensor_bytes
+from shadow_rx.apply.model import Replay, Tensors, tensor_bytes
+from shadow_rx.trainer.description import GroupPlan, OptimizerPlan, Update
 
 _WIDTH = 1024
 

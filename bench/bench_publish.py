@@ -16,11 +16,11 @@ from bench.ratios import Ratio, in_turns
 from jobspec.dtypes import DType
 from jobspec.layout import ParamSpec, build_layout
 from jobspec.store import Retention, StoreSpec
-from shadow_rx.description import GroupPlan, OptimizerPlan
-from shadow_rx.rank_step import RankStep
-from shadow_rx.replay import tensor_bytes
-from shadow_rx.snapshot import Snapshot
-from shadow_rx.store import RecoveryStore
+from shadow_rx.apply.model import tensor_bytes
+from shadow_rx.publish.snapshot import Snapshot
+from shadow_rx.store.writer import RecoveryStore
+from shadow_rx.trainer.description import GroupPlan, OptimizerPlan
+from shadow_rx.trainer.rank_step import RankStep
 
 _WIDTH = 1024
 _TMPFS = Path("/dev/shm")

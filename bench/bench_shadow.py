@@ -28,8 +28,8 @@ from nccl_emu.framework_state import FrameworkState
 from packets.segment import FLAGS_OF, Segment
 from packets.template import FrameTemplate
 from shadow_rx.core import ShadowCore
-from shadow_rx.snapshot import encode
-from shadow_rx.status import Event, StepReplicated
+from shadow_rx.publish.snapshot import encode
+from shadow_rx.status.group_status import Event, StepReplicated
 
 RANKS = 4
 PORT = 50000

@@ -27,7 +27,7 @@ from jobspec.tls import ClientTls, Identity, Role, server_name
 from nccl_emu.side_channel import GrpcSideChannel
 from shadow_rx.core import ShadowCore
 from shadow_rx.node import ShadowNode
-from shadow_rx.service import serve
+from shadow_rx.serve.service import serve
 from topology.certificates import CertificateSet, make_certificates
 
 OBJECT_BYTES = 5056

@@ -17,11 +17,11 @@ from rich.console import Console
 from rich.progress import Progress
 from rich.table import Table
 
-from shadow_rx.access_log import VARIABLE, logged_use
+from shadow_rx.logs.access_log import VARIABLE, logged_use
 
 if TYPE_CHECKING:
-    from shadow_rx.durable.maintain import Progress as ToldProgress
-    from shadow_rx.durable.verify import StoreReport
+    from shadow_rx.store.maintain import Progress as ToldProgress
+    from shadow_rx.store.verify import StoreReport
 
 DAMAGED = 1
 """Exit code when a store is damaged, or nothing can be recovered."""
@@ -59,7 +59,7 @@ class Format(StrEnum):
 @contextmanager
 def _told() -> Iterator[None]:
     """Turn errors into a message and an exit code."""
-    from shadow_rx.durable.errors import StoreError
+    from shadow_rx.store.errors import StoreError
 
     try:
         yield
@@ -128,7 +128,7 @@ def restore(
 
       checkmate restore out/testbed/checkpoints --step 8 --format dcp --to resume
     """
-    from shadow_rx.durable import api, export
+    from shadow_rx.store import api, export
 
     chosen, number = _form(to, form), _step(step)
     if model_only and chosen is not Format.SAFETENSORS:
@@ -171,7 +171,7 @@ def verify(
 
     Example: checkmate verify out/testbed/checkpoints
     """
-    from shadow_rx.durable import api
+    from shadow_rx.store import api
 
     with _told(), logged_use(access_log, "verify", store), _progress("verify") as progress:
         report = api.recoverable(store, key_file, allow_open_permissions, progress)
@@ -229,7 +229,7 @@ def create_key(
 
     Example: checkmate store create-key store.key
     """
-    from shadow_rx.durable.crypto import Key, KeyRing, write_key_file
+    from shadow_rx.store.storage.crypto import Key, KeyRing, write_key_file
 
     with _told():
         if key_file.exists():
@@ -264,8 +264,8 @@ def rotate_key(
 
     Example: checkmate store rotate-key out/testbed/checkpoints --key-file store.key
     """
-    from shadow_rx.durable import maintain
-    from shadow_rx.durable.opening import storage_of
+    from shadow_rx.store import maintain
+    from shadow_rx.store.opening import storage_of
 
     with _told(), logged_use(access_log, "rotate-key", store), _progress("encrypt") as progress:
         storage = storage_of(store, allow_open=allow_open_permissions)
@@ -291,8 +291,8 @@ def purge(
 
     Example: checkmate store purge out/testbed/checkpoints --yes
     """
-    from shadow_rx.durable import maintain
-    from shadow_rx.durable.opening import read_description, storage_of
+    from shadow_rx.store import maintain
+    from shadow_rx.store.opening import read_description, storage_of
 
     if keys and key_file is None:
         raise typer.BadParameter(

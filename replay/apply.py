@@ -33,12 +33,12 @@ from replay.plan import EpochPlan, PlannedFlow
 from replay.records import Records
 from replay.results import StepResult
 from shadow_rx.core import ShadowCore
-from shadow_rx.durable.names import base_name, epoch_folder
 from shadow_rx.errors import ShadowError
 from shadow_rx.options import ShadowOptions
-from shadow_rx.snapshot import encode
-from shadow_rx.status import Event, StepLost, StepReplicated
-from shadow_rx.store import RecoveryStore
+from shadow_rx.publish.snapshot import encode
+from shadow_rx.status.group_status import Event, StepLost, StepReplicated
+from shadow_rx.store.names import base_name, epoch_folder
+from shadow_rx.store.writer import RecoveryStore
 
 _MODULUS = 1 << 32
 _POINT = re.compile(r"epoch-(\d+)/step-(\d+)")

@@ -18,7 +18,7 @@ from jobspec.tensors import bytes_of
 from jobspec.trainer import TrainerFile
 from packets.batch import Bytes
 from replay.errors import ReplayError
-from shadow_rx.description import OPTIMIZERS
+from shadow_rx.trainer.description import OPTIMIZERS
 
 _DTYPES = {
     "float32": torch.float32, "float64": torch.float64, "float16": torch.float16, "bfloat16": torch.bfloat16,

@@ -18,8 +18,8 @@ from jobspec.schedule import FlowSchedule, FlowShape, FrameSlot, StepPlan, step_
 from placement.frames import FrameIdentity
 from replay.records import EpochRecords, Records
 from replay.survey import Census, EpochKey, SeenStream, Survey
-from shadow_rx.description import parse_layout
 from shadow_rx.errors import ShadowError
+from shadow_rx.trainer.description import parse_layout
 
 _MODULUS = 1 << 32
 

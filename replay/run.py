@@ -29,7 +29,7 @@ from replay.segments import dotted, look
 from replay.source import Item, Source, merged
 from replay.survey import EpochKey, SeenStream, Survey
 from replay.switch import SwitchProgram
-from shadow_rx.store import RecoveryStore
+from shadow_rx.store.writer import RecoveryStore
 
 Progress = Callable[[str, int, int | None], None]
 """Called as progress(what is done, bytes read, bytes in all or None)."""

@@ -4,16 +4,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from shadow_rx.durable.api import open_store, recoverable, restore
-    from shadow_rx.durable.errors import StoreError
+    from shadow_rx.store.api import open_store, recoverable, restore
+    from shadow_rx.store.errors import StoreError
 
 __all__ = ["StoreError", "open_store", "recoverable", "restore"]
 
 _PLACES = {
-    "StoreError": "shadow_rx.durable.errors",
-    "open_store": "shadow_rx.durable.api",
-    "recoverable": "shadow_rx.durable.api",
-    "restore": "shadow_rx.durable.api",
+    "StoreError": "shadow_rx.store.errors",
+    "open_store": "shadow_rx.store.api",
+    "recoverable": "shadow_rx.store.api",
+    "restore": "shadow_rx.store.api",
 }
 
 

@@ -26,25 +26,25 @@ from jobspec.loader import load_job
 from jobspec.rotating_file import LogLimits
 from jobspec.tls import ClientTls, Role, server_name
 from jobspec.tls.options import add_tls_options, tls_options
-from shadow_rx.access_log import AccessLog
 from shadow_rx.core import ShadowCore
-from shadow_rx.description import state_keys
-from shadow_rx.durable.crypto import find_keys
 from shadow_rx.errors import ShadowError
-from shadow_rx.event_log import EventLog, read_losses
-from shadow_rx.health import Part
-from shadow_rx.live import LiveCapture
-from shadow_rx.logged import LoggedShadowNode, MessageLog
-from shadow_rx.metrics import MetricsServer
+from shadow_rx.logs.access_log import AccessLog
+from shadow_rx.logs.event_log import EventLog, read_losses
+from shadow_rx.logs.message_log import LoggedShadowNode, MessageLog
 from shadow_rx.node import ShadowNode
 from shadow_rx.options import ShadowOptions
-from shadow_rx.peer_driver import GrpcPeer, PeerDriver, check_peers
-from shadow_rx.peer_resume import resume_from_peers
-from shadow_rx.publisher import BackgroundPublisher
-from shadow_rx.service import serve
-from shadow_rx.status_message import status_message
-from shadow_rx.store import RecoveryStore
-from shadow_rx.store_queue import STORE_COPIES
+from shadow_rx.peers.driver import GrpcPeer, PeerDriver, check_peers
+from shadow_rx.peers.resume import resume_from_peers
+from shadow_rx.publish.publisher import BackgroundPublisher
+from shadow_rx.publish.store_queue import STORE_COPIES
+from shadow_rx.receive.live import LiveCapture
+from shadow_rx.serve.metrics import MetricsServer
+from shadow_rx.serve.service import serve
+from shadow_rx.serve.status_message import status_message
+from shadow_rx.status.health import Part
+from shadow_rx.store.storage.crypto import find_keys
+from shadow_rx.store.writer import RecoveryStore
+from shadow_rx.trainer.description import state_keys
 
 _SIGNALS = {signal.SIGTERM, signal.SIGINT}
 

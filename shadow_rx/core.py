@@ -11,14 +11,14 @@ from jobspec.sidechannel import side_channel_pb2 as pb
 from packets.batch import PacketBatch
 from placement.discard import Discard
 from placement.segments import Segments
-from shadow_rx.capture import Rejected, ReplicaFilter
+from shadow_rx.apply.upload import PreparedState, UploadPlan, prepare
 from shadow_rx.errors import Refusal, ShadowError
-from shadow_rx.group import GroupReplica
-from shadow_rx.history import History
+from shadow_rx.group.history import History
+from shadow_rx.group.replica import GroupReplica
 from shadow_rx.options import ShadowOptions
-from shadow_rx.snapshot import Snapshot
-from shadow_rx.status import Event, Gap, GroupStatus, StepReport
-from shadow_rx.upload import PreparedState, UploadPlan, prepare
+from shadow_rx.publish.snapshot import Snapshot
+from shadow_rx.receive.replica_filter import Rejected, ReplicaFilter
+from shadow_rx.status.group_status import Event, Gap, GroupStatus, StepReport
 
 
 class ShadowCore:
@@ -131,7 +131,7 @@ class ShadowCore:
     ) -> list[Event]:
         """Take the state after a step, a safetensors file that came whole; return what it brought about.
 
-        A driver with several threads calls `plan_upload`, `shadow_rx.upload.prepare` and `take_upload`.
+        A driver with several threads calls `plan_upload`, `shadow_rx.apply.upload.prepare` and `take_upload`.
 
         Raises:
             ShadowError: see there, or an unknown group.

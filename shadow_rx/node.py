@@ -11,16 +11,14 @@ from jobspec.reasons import GapReason
 from jobspec.recovery_point import RecoveryPointError
 from jobspec.sidechannel import side_channel_pb2 as pb
 from packets.batch import PacketBatch
+from shadow_rx.apply.model import tensor_bytes
+from shadow_rx.apply.upload import PreparedState, UploadPlan, check_header, check_transfer, prepare
 from shadow_rx.core import ShadowCore
-from shadow_rx.durable.policy import Point
 from shadow_rx.errors import Refusal, ShadowError, invalid
-from shadow_rx.health import Part
-from shadow_rx.load import LoadMeter
-from shadow_rx.peer import PeerRepair, PeerRequest
-from shadow_rx.publisher import Publisher, Written
-from shadow_rx.replay import tensor_bytes
-from shadow_rx.snapshot import EncodedPoint, Snapshot, encode
-from shadow_rx.status import (
+from shadow_rx.peers.frames import PeerRepair, PeerRequest
+from shadow_rx.publish.publisher import Publisher, Written
+from shadow_rx.publish.snapshot import EncodedPoint, Snapshot, encode
+from shadow_rx.status.group_status import (
     Event,
     Gap,
     GroupStatus,
@@ -31,7 +29,9 @@ from shadow_rx.status import (
     StepReplicated,
     StepStored,
 )
-from shadow_rx.upload import PreparedState, UploadPlan, check_header, check_transfer, prepare
+from shadow_rx.status.health import Part
+from shadow_rx.status.load_meter import LoadMeter
+from shadow_rx.store.policy import Point
 
 PIECE_BYTES = 1 << 20
 """Bytes of a frame in one message to another shadow node."""
@@ -133,7 +133,7 @@ class ShadowNode:
         """Take the state after a step, a safetensors file; tell whether it was of use.
 
         Raises:
-            ShadowError: `data` are not the bytes that were sent, or see `plan_upload`, `shadow_rx.upload.prepare` and
+            ShadowError: `data` are not the bytes that were sent, or see `plan_upload`, `apply.upload.prepare` and
                 `ShadowCore.take_upload`.
         """
         plan = self.plan_upload(header)

@@ -9,7 +9,7 @@ from typing import Self
 
 from jobspec.recovery_point import RecoveryPoint, RecoveryPointError
 from jobspec.sidechannel.side_channel_pb2 import Status
-from shadow_rx.durable.export import write_point
+from shadow_rx.store.export import write_point
 from topology.compare import first_difference
 from topology.evidence import EpochEvidence, read_epoch
 from topology.fabric import TrainingPlan

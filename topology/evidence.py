@@ -14,8 +14,8 @@ import torch
 from jobspec.reasons import GapReason
 from jobspec.recovery_point import RecoveryPoint, RecoveryPointError, unpack_tensors
 from jobspec.sidechannel.side_channel_pb2 import Status
-from shadow_rx.durable.api import open_store
-from shadow_rx.durable.recover import StoreReader
+from shadow_rx.store.api import open_store
+from shadow_rx.store.recover import StoreReader
 from topology.compare import first_difference
 from topology.results import Iteration
 from topology.roles import RunFiles, Track
@@ -38,7 +38,7 @@ class EpochEvidence:
     ranks: list[dict[int, dict[str, Any]]]
     """Results by rank and step (`nccl_emu.step_meter.StepResult`)."""
     events: dict[int, dict[str, Any]]
-    """Events of the shadow by step (`shadow_rx.event_log`)."""
+    """Events of the shadow by step (`shadow_rx.logs.event_log`)."""
     gaps: dict[int, tuple[str, str]]
     """Reason and detail by step, from the shadow's status at the end."""
     pending: dict[int, int]

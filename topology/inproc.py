@@ -26,16 +26,16 @@ from nccl_emu.restore import restore_trainer
 from nccl_emu.side_channel import GrpcSideChannel
 from nccl_emu.step_meter import StepMeter
 from nccl_emu.trainer import DataParallelTrainer
-from shadow_rx.access_log import AccessLog
 from shadow_rx.core import ShadowCore
-from shadow_rx.durable.crypto import find_keys
-from shadow_rx.event_log import EventLog, read_losses
-from shadow_rx.logged import LoggedShadowNode, MessageLog
-from shadow_rx.peer_driver import LocalPeer
-from shadow_rx.peer_resume import resume_from_peers
-from shadow_rx.publisher import DirectPublisher
-from shadow_rx.service import serve as serve_shadow
-from shadow_rx.store import RecoveryStore
+from shadow_rx.logs.access_log import AccessLog
+from shadow_rx.logs.event_log import EventLog, read_losses
+from shadow_rx.logs.message_log import LoggedShadowNode, MessageLog
+from shadow_rx.peers.driver import LocalPeer
+from shadow_rx.peers.resume import resume_from_peers
+from shadow_rx.publish.publisher import DirectPublisher
+from shadow_rx.serve.service import serve as serve_shadow
+from shadow_rx.store.storage.crypto import find_keys
+from shadow_rx.store.writer import RecoveryStore
 from topology.fabric import OnStep, TrainingPlan
 from topology.faults import Fault, FaultyLink
 from topology.inproc_switch import InprocSwitch

@@ -19,7 +19,7 @@ from jobspec.sidechannel.upload import state_header
 from nccl_emu.errors import SideChannelError
 from shadow_rx.errors import ShadowError
 from shadow_rx.node import ShadowNode
-from shadow_rx.status_message import status_message
+from shadow_rx.serve.status_message import status_message
 
 T = TypeVar("T")
 

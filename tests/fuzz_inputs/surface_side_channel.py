@@ -23,8 +23,8 @@ from jobspec.sidechannel.upload import state_chunks, state_header
 from shadow_rx.core import ShadowCore
 from shadow_rx.node import ShadowNode
 from shadow_rx.options import ShadowOptions
-from shadow_rx.service import serve
-from shadow_rx.status import Event, StepReplicated
+from shadow_rx.serve.service import serve
+from shadow_rx.status.group_status import Event, StepReplicated
 from tests.fuzz_inputs.damage import damaged
 from tests.shadow_rx.twin import Twin, as_bytes, make_layout
 from tests.shadow_rx.wire import make_job

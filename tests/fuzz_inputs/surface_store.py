@@ -19,17 +19,17 @@ from typing import Any
 
 from jobspec.checked_json import with_checksum, without_checksum
 from jobspec.recovery_point import RecoveryPoint, RecoveryPointError
-from shadow_rx.durable.crypto import Key, KeyRing, encrypt
-from shadow_rx.durable.export import torch_checkpoint
-from shadow_rx.durable.names import STORE_FILE
-from shadow_rx.durable.opening import open_for_reading, storage_of
-from shadow_rx.durable.recover import StoreReader
-from shadow_rx.durable.segment import decode_segment, encode_segment
-from shadow_rx.durable.verify import verify_store
-from shadow_rx.snapshot import to_recovery_point
-from shadow_rx.store import RecoveryStore
+from shadow_rx.publish.snapshot import to_recovery_point
+from shadow_rx.store.export import torch_checkpoint
+from shadow_rx.store.names import STORE_FILE
+from shadow_rx.store.opening import open_for_reading, storage_of
+from shadow_rx.store.recover import StoreReader
+from shadow_rx.store.segment import decode_segment, encode_segment
+from shadow_rx.store.storage.crypto import Key, KeyRing, encrypt
+from shadow_rx.store.verify import verify_store
+from shadow_rx.store.writer import RecoveryStore
 from tests.fuzz_inputs.damage import damaged
-from tests.shadow_rx.durable.stores import policy, snapshots, write
+from tests.shadow_rx.store.stores import policy, snapshots, write
 from tests.shadow_rx.twin import as_bytes
 
 NAME = "store"

@@ -24,7 +24,7 @@ from nccl_emu.__main__ import main, parse_options
 from shadow_rx.core import ShadowCore
 from shadow_rx.node import ShadowNode
 from shadow_rx.options import ShadowOptions
-from shadow_rx.service import serve
+from shadow_rx.serve.service import serve
 from tests.nccl_emu.kernel_net import missing
 from tests.nccl_emu.ring_tools import hop_frames
 from tests.nccl_emu.training_tools import Training, make_trainers, publish, store, training_job

@@ -28,7 +28,7 @@ from packets.template import FrameTemplate
 from shadow_rx.core import ShadowCore
 from shadow_rx.node import ShadowNode
 from shadow_rx.options import ShadowOptions
-from shadow_rx.service import serve
+from shadow_rx.serve.service import serve
 from tests.nccl_emu.ring_tools import make_job
 from tests.nccl_emu.ring_wire import Wire
 

@@ -17,16 +17,16 @@ from jobspec.model import Job
 from jobspec.sidechannel import side_channel_pb2 as pb
 from jobspec.store import Fsync, StoreSpec
 from shadow_rx.core import ShadowCore
-from shadow_rx.durable.policy import Point
 from shadow_rx.errors import ShadowError
-from shadow_rx.health import StoreStatus
 from shadow_rx.node import ShadowNode
 from shadow_rx.options import ShadowOptions
-from shadow_rx.publisher import Report, Written
-from shadow_rx.snapshot import Snapshot
-from shadow_rx.status import Event, GroupStatus, StepReplicated
-from shadow_rx.store import RecoveryStore
-from shadow_rx.store_queue import STORE_COPIES, StoreQueue
+from shadow_rx.publish.publisher import Report, Written
+from shadow_rx.publish.snapshot import Snapshot
+from shadow_rx.publish.store_queue import STORE_COPIES, StoreQueue
+from shadow_rx.status.group_status import Event, GroupStatus, StepReplicated
+from shadow_rx.status.health import StoreStatus
+from shadow_rx.store.policy import Point
+from shadow_rx.store.writer import RecoveryStore
 from tests.shadow_rx.twin import Twin, as_bytes, make_layout, upload
 from tests.shadow_rx.wire import make_job
 

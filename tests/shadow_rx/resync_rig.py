@@ -10,7 +10,7 @@ from jobspec.sidechannel import side_channel_pb2 as pb
 from shadow_rx.core import ShadowCore
 from shadow_rx.errors import ShadowError
 from shadow_rx.options import ShadowOptions
-from shadow_rx.status import StateUploaded, StepResynced
+from shadow_rx.status.group_status import StateUploaded, StepResynced
 from tests.shadow_rx.rig import Rig
 from tests.shadow_rx.twin import Twin
 

@@ -8,8 +8,8 @@ from typing import Any
 from jobspec.model import Job
 from shadow_rx.core import ShadowCore
 from shadow_rx.options import ShadowOptions
-from shadow_rx.snapshot import Snapshot
-from shadow_rx.status import Event, StepLost, StepReplicated
+from shadow_rx.publish.snapshot import Snapshot
+from shadow_rx.status.group_status import Event, StepLost, StepReplicated
 from tests.shadow_rx.twin import Twin, as_bytes, make_layout
 from tests.shadow_rx.wire import make_job
 

@@ -12,12 +12,12 @@ from jobspec.reasons import GapReason
 from jobspec.recovery_point import decode_recovery_point, read_recovery_point
 from shadow_rx.core import ShadowCore
 from shadow_rx.errors import ShadowError
-from shadow_rx.event_log import EventLog
-from shadow_rx.files import FileOperations, Parts
+from shadow_rx.logs.event_log import EventLog
 from shadow_rx.node import Observer, ShadowNode
 from shadow_rx.options import ShadowOptions
-from shadow_rx.publisher import BackgroundPublisher, DirectPublisher, Publisher
-from shadow_rx.store import RecoveryStore
+from shadow_rx.publish.publisher import BackgroundPublisher, DirectPublisher, Publisher
+from shadow_rx.store.storage.files import FileOperations, Parts
+from shadow_rx.store.writer import RecoveryStore
 from tests.shadow_rx.rig import Rig
 from tests.shadow_rx.twin import as_bytes, upload
 

@@ -25,14 +25,14 @@ from nccl_emu.record_sender import RecordSender
 from nccl_emu.shadow_session import ShadowSession
 from nccl_emu.side_channel import GrpcSideChannel
 from shadow_rx.core import ShadowCore
-from shadow_rx.health import Part
-from shadow_rx.metrics import PREFIX, MetricsServer
 from shadow_rx.node import ShadowNode
-from shadow_rx.peer_driver import PeerDriver
-from shadow_rx.publisher import BackgroundPublisher
-from shadow_rx.service import serve
-from shadow_rx.store import RecoveryStore
-from tests.shadow_rx.test_metrics import scrape
+from shadow_rx.peers.driver import PeerDriver
+from shadow_rx.publish.publisher import BackgroundPublisher
+from shadow_rx.serve.metrics import PREFIX, MetricsServer
+from shadow_rx.serve.service import serve
+from shadow_rx.status.health import Part
+from shadow_rx.store.writer import RecoveryStore
+from tests.shadow_rx.serve.test_metrics import scrape
 from tests.shadow_rx.test_node import NodeRig
 from tests.shadow_rx.wire import make_job
 
@@ -97,7 +97,7 @@ def test_the_peer_drivers_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_metrics_thread(node: ShadowNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("shadow_rx.metrics.metrics_http", lambda *_: _BrokenServer())
+    monkeypatch.setattr("shadow_rx.serve.metrics.metrics_http", lambda *_: _BrokenServer())
     server = MetricsServer(node, "127.0.0.1:0")
     assert "MemoryError" in await_trouble(server.part)
     server.stop()
@@ -174,7 +174,7 @@ import socket, subprocess, sys, time
 for name in ("x", "y"):
     for command in (f"link add {name}0 type veth peer name {name}1", f"link set {name}0 up", f"link set {name}1 up"):
         subprocess.run(["ip", *command.split()], check=True)
-from shadow_rx.live import LiveCapture
+from shadow_rx.receive.live import LiveCapture
 
 def sender(name):
     wire = socket.socket(socket.AF_PACKET, socket.SOCK_RAW)

@@ -16,7 +16,7 @@ from nccl_emu.digits import Digits
 from nccl_emu.trainer import DataParallelTrainer
 from shadow_rx.core import ShadowCore
 from shadow_rx.node import ShadowNode
-from shadow_rx.status import Event, StepLost, StepReplicated
+from shadow_rx.status.group_status import Event, StepLost, StepReplicated
 from topology.compare import first_difference
 from topology.flaky_channel import FlakySideChannel
 from topology.links import Link

@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 
 from checkmate.cli import app
 from nccl_emu.trainer import DataParallelTrainer
-from shadow_rx.group import GroupReplica
+from shadow_rx.group.replica import GroupReplica
 from shadow_rx.node import ShadowNode
-from shadow_rx.publisher import DirectPublisher
-from shadow_rx.snapshot import Snapshot
-from shadow_rx.store import RecoveryStore
+from shadow_rx.publish.publisher import DirectPublisher
+from shadow_rx.publish.snapshot import Snapshot
+from shadow_rx.store.writer import RecoveryStore
 from tests.program import run_program
 from topology.acceptance import campaign, soak
 from topology.acceptance.mininet import possible

@@ -13,7 +13,7 @@ from rich.console import Console
 
 from jobspec.loader import load_job
 from jobspec.reasons import GapReason
-from shadow_rx.durable.api import open_store
+from shadow_rx.store.api import open_store
 from topology.inproc import InprocFabric
 from topology.progress import RunProgress
 from topology.switch_events import SwitchEvent

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from pathlib import Path
 
-from shadow_rx.files import FileOperations, Parts
+from shadow_rx.store.storage.files import FileOperations, Parts
 
 
 class Killed(BaseException):

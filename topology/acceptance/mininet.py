@@ -26,8 +26,8 @@ from jobspec.recovery_point import RecoveryPointError
 from jobspec.sidechannel.side_channel_pb2 import Status
 from nccl_emu.errors import EmulatorError, SideChannelError
 from nccl_emu.side_channel import GrpcSideChannel
-from shadow_rx.durable.api import open_store
-from shadow_rx.durable.export import write_point
+from shadow_rx.store.api import open_store
+from shadow_rx.store.export import write_point
 from topology.acceptance.plan import Length, TrialPlan, draw
 from topology.acceptance.record import Reported, RunRecord, StepNumbers
 from topology.acceptance.scenarios import NETWORK, Injection, Scenario

@@ -20,9 +20,9 @@ from jobspec.sidechannel.side_channel_pb2 import (
 from nccl_emu.errors import SideChannelError
 from shadow_rx.core import ShadowCore
 from shadow_rx.node import ShadowNode
-from shadow_rx.publisher import DirectPublisher, Publisher
-from shadow_rx.status import Event, Gap, StepLost
-from shadow_rx.store import RecoveryStore
+from shadow_rx.publish.publisher import DirectPublisher, Publisher
+from shadow_rx.status.group_status import Event, Gap, StepLost
+from shadow_rx.store.writer import RecoveryStore
 from topology.acceptance.faulty_files import FaultyFiles, Killed
 from topology.flaky_channel import FlakySideChannel
 

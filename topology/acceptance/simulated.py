@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from nccl_emu.errors import EmulatorError
-from shadow_rx.publisher import DirectPublisher
+from shadow_rx.publish.publisher import DirectPublisher
 from topology.acceptance.plan import Length, TrialPlan, draw
 from topology.acceptance.record import Reported, RunRecord
 from topology.acceptance.scenarios import Scenario

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from jobspec.model import Job
 from jobspec.recovery_point import RecoveryPointError
-from shadow_rx.durable.api import open_store
+from shadow_rx.store.api import open_store
 from topology.acceptance.record import RunRecord
 from topology.acceptance.truth import StepTruth, point_difference
 

@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from shadow_rx.__main__ import main
-from shadow_rx.files import FileOperations, Parts
+from shadow_rx.store.storage.files import FileOperations, Parts
 
 
 def tear(whole: int, share: float) -> None:

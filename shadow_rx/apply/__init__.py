@@ -1,0 +1,1 @@
+"""The live copy of a model, and how it goes on: by a gradient, or from an uploaded state."""

@@ -1,0 +1,1 @@
+"""Logs of a shadow node: events, accesses, and the side channel's messages."""

@@ -1,0 +1,1 @@
+"""Recovery points in memory, and their way to storage."""

@@ -1,0 +1,1 @@
+"""Captured packets to the replicas of this node."""

@@ -1,0 +1,1 @@
+"""What a shadow node answers: the side channel, metrics, and who may ask."""

@@ -198,11 +198,13 @@ def _name(path: Path | BinaryIO) -> str:
 
 
 def _open(path: str, flags: int) -> int:
-    """Open a file; a named pipe is refused, because opening it could wait for ever."""
-    descriptor = os.open(path, flags | os.O_NONBLOCK)
-    if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+    """Open a regular file; a named pipe or a device could be waited for for ever."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # FileIO itself refuses directories
         os.close(descriptor)
-        raise OSError(errno.EINVAL, "it is a pipe; where standard input is read, give it there, as -", path)
+        what = "a pipe" if stat.S_ISFIFO(mode) else "a device"
+        raise OSError(errno.EINVAL, f"it is {what}; where standard input is read, give it there, as -", path)
     return descriptor
 
 

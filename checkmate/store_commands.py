@@ -149,10 +149,12 @@ def restore(
     found = point.manifest
     if as_json:
         told = {"job": found.job, "group": found.group, "epoch": found.epoch, "step": found.step, "to": str(to),
-                "format": chosen.value}  # fmt: skip
+                "format": chosen.value, "confirmed": found.confirmed}  # fmt: skip
         print(json.dumps(told))
     else:
         print(f"wrote step {found.step} of group {found.group} (job {found.job}, epoch {found.epoch}) to {to}")
+        agreed = " and ".join(found.confirmed)
+        print(f"the ranks' digests agreed with: {agreed}" if agreed else "the ranks sent no digests of this step")
 
 
 def verify(
@@ -201,6 +203,9 @@ def _print_report(report: StoreReport) -> None:
             print(line)
         if len(lines) > _MOST_LINES:
             print(f"{epoch.folder}: {len(lines) - _MOST_LINES} lines more (--json has all)")
+        agreed = "; ".join(f"{part} of {_ranges(spans)}" for part, spans in epoch.confirmed.items() if spans)
+        if agreed:
+            print(f"{epoch.folder}: the ranks' digests agreed with: {agreed}")
         if epoch.unchecked:
             print(
                 f"{epoch.folder}: not covered: the manifest of step {_ranges(epoch.unchecked)} is of an older version, "

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import safetensors
 import safetensors.torch
@@ -24,6 +24,8 @@ from jobspec.regular_files import read_regular
 from jobspec.state import Origin as Origin
 from jobspec.tensor_file import tensor_parts
 
+Confirmed = Literal["parameters", "optimizer"]
+"""A part of a state that the ranks send digests of."""
 SCHEMA = 2
 """Version of the manifest that is written: it ends with a checksum (`jobspec.checked_json`)."""
 UNCHECKED_SCHEMA = 1
@@ -114,7 +116,7 @@ class Manifest(_Model):
     """One a rank, in rank order."""
     objects: list[StateEntry]
     """Every object with origin and step."""
-    confirmed: list[str] = []
+    confirmed: list[Confirmed] = []
     """Parts of the replayed state that the ranks' digests of this step agreed with: "parameters", "optimizer"."""
     state_bytes: Annotated[int, _NUMBER]
     """Length of the state file."""

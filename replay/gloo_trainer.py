@@ -14,6 +14,7 @@ import torch
 
 from gloo.ddp import DdpDecoder
 from gloo.parameters import Parameter
+from jobspec.regular_files import regular
 from jobspec.tensors import bytes_of
 from jobspec.trainer import TrainerFile
 from packets.batch import Bytes
@@ -54,7 +55,8 @@ def load_starting_point(path: Path) -> StartingPoint:
         ReplayError: it cannot be read, or holds something else.
     """
     try:
-        data = torch.load(path, map_location="cpu", weights_only=True)
+        with open(path, "rb", opener=regular) as file:
+            data = torch.load(file, map_location="cpu", weights_only=True)
     except OSError as error:
         raise ReplayError("--checkpoint", f"{path} cannot be read: {error.strerror}", "check the name") from error
     except Exception as error:  # torch.load refuses files with many types of exceptions

@@ -17,6 +17,7 @@ from types import FrameType
 
 import grpc
 
+from jobspec.regular_files import read_bounded
 from jobspec.tls.errors import TlsError
 from jobspec.tls.files import check_owner, read_authorities, read_pair
 from softswitch.driver import SwitchDriver
@@ -24,6 +25,7 @@ from softswitch.errors import SwitchError
 from softswitch.netio import EthernetPort
 from softswitch.options import Options, TlsFiles, parse_options
 from softswitch.p4rt import Device, P4RuntimeError, ServerHandle, serve
+from softswitch.program.limits import MAX_TEXT
 
 _OPEN = (
     "whoever reaches it can replace the program; use --grpc-server-ssl with --grpc-server-with-client-auth, "
@@ -91,7 +93,7 @@ def _run(options: Options, log: logging.Logger) -> None:
         time_origin_ns=time.time_ns(),
     )
     if options.program is not None:
-        device.load(options.program.read_bytes())
+        device.load(read_bounded(options.program, MAX_TEXT))
     with ExitStack() as stack:
         ports: list[EthernetPort] = []
         for number, interface in options.interfaces:
@@ -100,7 +102,7 @@ def _run(options: Options, log: logging.Logger) -> None:
             ports.append(port)
         driver = SwitchDriver(device, ports, log=log, start_ns=start_ns, pcap_dir=options.pcap_dir)
         stack.callback(driver.close)
-        server = serve(device, options.grpc_address, credentials=_credentials(options.tls))
+        server = serve(device, options.grpc_address, credentials=_credentials(options.tls), log=log)
         stack.callback(_end, server, log)
 
         def stop(number: int, _: FrameType | None) -> None:

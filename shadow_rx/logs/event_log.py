@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Any
 
 from jobspec.reasons import GapReason
+from jobspec.regular_files import regular
 from jobspec.rotating_file import LogLimits, older_files
 from shadow_rx.logs.line_log import LineLog
 from shadow_rx.logs.log_queue import LogQueue
@@ -112,7 +113,7 @@ def read_losses(path: Path, group: str) -> list[tuple[int, Gap]]:
     """
     found: list[tuple[int, Gap]] = []
     for part in older_files(path):
-        with contextlib.suppress(OSError), part.open(errors="replace") as lines:
+        with contextlib.suppress(OSError), open(part, errors="replace", opener=regular) as lines:
             found += (loss for line in lines if (loss := _loss(line, group)) is not None)
     return found
 

@@ -14,6 +14,7 @@ import torch
 from jobspec.hashing import hashing, sha256_hex
 from jobspec.layout import Layout
 from jobspec.recovery_point import (
+    Confirmed,
     Manifest,
     OptimizerGroup,
     OptimizerState,
@@ -57,14 +58,14 @@ class Snapshot:
     """
     constants: Tensors = field(default_factory=dict)
     """Objects that are the same for the whole run: ``state/<object>``."""
-    confirmed: tuple[str, ...] = ()
+    confirmed: tuple[Confirmed, ...] = ()
     """Parts of the state that the ranks' digests agreed with: "parameters", "optimizer"."""
 
 
-def confirmed_parts(records: Iterable[RankStep]) -> tuple[str, ...]:
+def confirmed_parts(records: Iterable[RankStep]) -> tuple[Confirmed, ...]:
     """Return which parts of a state that was compared with the digests of `records` these confirm."""
     told = list(records)
-    digests = {"parameters": told_digest(told), "optimizer": told_optimizer_digest(told)}
+    digests: dict[Confirmed, bytes] = {"parameters": told_digest(told), "optimizer": told_optimizer_digest(told)}
     return tuple(name for name, digest in digests.items() if digest)
 
 

@@ -61,14 +61,18 @@ def storage_of(url: str | Path, files: FileOperations | None = None, allow_open:
     """Return the storage that `url` means: a local directory, or whatever fsspec knows under ``scheme://``.
 
     Raises:
-        StoreError: a scheme that fsspec does not know or lacks a package for.
+        StoreError: a scheme that fsspec does not know or lacks a package for, or what has the name is no directory.
     """
     if isinstance(url, str) and "://" in url:
         scheme, _, path = url.partition("://")
         if scheme not in ("file", "local"):
             return ObjectStorage(url)
         url = path
-    return LocalStorage(Path(url), files, allow_open)
+    root = Path(url)
+    if root.exists() and not root.is_dir():
+        message = "is a file; a store is a directory, the one that a shadow node was given with --store"
+        raise missing(str(root), "", message)
+    return LocalStorage(root, files, allow_open)
 
 
 def read_description(storage: Storage) -> StoreFile:

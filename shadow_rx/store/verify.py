@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from jobspec.recovery_point import UNCHECKED_SCHEMA, manifest_text
+from jobspec.recovery_point import UNCHECKED_SCHEMA, Confirmed, Manifest, manifest_text
 from placement.coverage import Coverage
 from shadow_rx.redaction import shown
 from shadow_rx.store.errors import StoreError
@@ -48,6 +48,9 @@ class EpochReport:
     """Ranges of steps that the store speaks of and that cannot be recovered, first and last, with the reason."""
     damage: tuple[Damage, ...]
     """Everything that is wrong."""
+    confirmed: dict[Confirmed, tuple[tuple[int, int], ...]]
+    """Of the steps that can be recovered, ranges of those whose parameters, and whose optimizer state, the ranks'
+    digests agreed with, first and last."""
     unchecked: tuple[tuple[int, int], ...]
     """Ranges of steps whose base is of an older version and has a manifest without a checksum, first and last."""
     others: tuple[str, ...]
@@ -115,6 +118,7 @@ class _Check:
         self._tick = tick
         self._damage: dict[str, str] = {}
         self._good = Coverage()
+        self._confirmed: dict[Confirmed, Coverage] = {"parameters": Coverage(), "optimizer": Coverage()}
         self._unchecked = Coverage()
         self._bad: list[tuple[int, int, str]] = []
         self._broken: int | None = None
@@ -132,7 +136,8 @@ class _Check:
         return EpochReport(
             epoch.group, epoch.epoch, epoch.folder, epoch.superseded, len(epoch.steps), _ranges(self._good),
             tuple(self._unrecoverable()), tuple(Damage(name, reason) for name, reason in self._damage.items()),
-            _ranges(self._unchecked), tuple(map(shown, epoch.others)),
+            {part: _ranges(steps) for part, steps in self._confirmed.items()}, _ranges(self._unchecked),
+            tuple(map(shown, epoch.others)),
         )  # fmt: skip
 
     def _unrecoverable(self) -> Iterator[tuple[int, int, str]]:
@@ -181,8 +186,12 @@ class _Check:
             self._damage[name] = "differs from what the replay of the gradients before it gives"
         if base.manifest.schema_version == UNCHECKED_SCHEMA and not self._sealed:
             self._unchecked.add(step, step + 1)
-        self._good.add(step, step + 1)
+        self._recoverable(base.manifest)
         self._chain = fresh
+
+    def _recoverable(self, manifest: Manifest) -> None:
+        for steps in (self._good, *(self._confirmed[part] for part in manifest.confirmed)):
+            steps.add(manifest.step, manifest.step + 1)
 
     def _advance(self, step: int) -> None:
         chain = self._chain
@@ -198,7 +207,7 @@ class _Check:
             return
         try:
             if self._chain.advance():
-                self._good.add(step, step + 1)
+                self._recoverable(self._chain.manifest)
                 return
             reason = "has no record"
         except StoreError as error:

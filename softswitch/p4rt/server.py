@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -22,6 +23,7 @@ _MAX_MESSAGE = 128 * 1024 * 1024
 _END_S = 2.0
 """How long requests that were cancelled may take to end, in seconds."""
 _numbers = itertools.count(1)
+_LOG = logging.getLogger(__name__)
 
 
 class ServerHandle:
@@ -80,7 +82,11 @@ class ServerHandle:
 
 
 def serve(
-    device: Device, address: str = "127.0.0.1:0", *, credentials: grpc.ServerCredentials | None = None
+    device: Device,
+    address: str = "127.0.0.1:0",
+    *,
+    credentials: grpc.ServerCredentials | None = None,
+    log: logging.Logger = _LOG,
 ) -> ServerHandle:
     """Serve P4Runtime for `device`.
 
@@ -88,6 +94,7 @@ def serve(
         device: the device; a process may serve any number of them, each at its own address.
         address: `host:port`, where port 0 takes a free one, or `unix:/path`.
         credentials: TLS of the server, None for plain text.
+        log: takes warnings, among them of requests that cannot be read, and the switch's own errors.
 
     Returns:
         The running server, with the bound port.
@@ -106,7 +113,7 @@ def serve(
             ("grpc.max_send_message_length", _MAX_MESSAGE),
         ],
     )
-    service = P4RuntimeService(device, MAX_STREAMS)
+    service = P4RuntimeService(device, MAX_STREAMS, log)
     server.add_generic_rpc_handlers((handlers(service),))
     try:
         if credentials is None:

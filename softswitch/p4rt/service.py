@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from threading import BoundedSemaphore, Thread
+from threading import BoundedSemaphore, Lock, Thread
 from typing import Any, NoReturn
 
 import grpc
@@ -33,11 +33,15 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
         device: the device.
         max_streams: StreamChannel RPCs at a time; further ones end with RESOURCE_EXHAUSTED. Each holds a
             thread of the server, so the server must have more threads than this.
+        log: takes warnings and the switch's own errors.
     """
 
-    def __init__(self, device: Device, max_streams: int) -> None:
+    def __init__(self, device: Device, max_streams: int, log: logging.Logger = _LOG) -> None:
         """Make the service; it holds no threads of its own."""
         self._device = device
+        self._log = log
+        self._unreadable = 0
+        self._counting = Lock()
         self._max_streams = max_streams
         self._slots = BoundedSemaphore(max_streams)
         self._open: set[_OpenStream] = set()
@@ -99,12 +103,12 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
                 P4RuntimeError(Code.RESOURCE_EXHAUSTED, f"{self._max_streams} streams are open, no more are served"),
             )
         outbox = Outbox()
-        stream = _OpenStream(self._device, outbox)
+        stream = _OpenStream(self._device, outbox, self._log)
         self._open.add(stream)
         try:
             if context.add_callback(outbox.close):
                 # Reading blocks, and so does writing: each direction has its thread.
-                requests = _decoded(request_iterator)
+                requests = self._decoded(request_iterator, context)
                 reader = Thread(target=stream.read, args=(requests,), name="p4rt-stream", daemon=True)
                 reader.start()
                 yield from outbox
@@ -114,6 +118,26 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
             self._slots.release()
         if stream.refusal is not None:
             _abort(context, stream.refusal)
+
+    def refuse(self, request: _Undecodable, context: grpc.ServicerContext) -> P4RuntimeError:
+        """Return the error for a request that cannot be read.
+
+        The log has the first one, the second, the fourth, and so on, with their number: a client cannot fill the disk.
+        """
+        with self._counting:
+            self._unreadable += 1
+            count = self._unreadable
+        if count & (count - 1) == 0:
+            self._log.warning("%s (from %s); so far %d of this kind", request.error.message, context.peer(), count)
+        return request.error
+
+    def _decoded(
+        self, requests: Iterator[p4r.StreamMessageRequest | _Undecodable], context: grpc.ServicerContext
+    ) -> Iterator[p4r.StreamMessageRequest]:
+        for request in requests:
+            if isinstance(request, _Undecodable):
+                raise self.refuse(request, context)
+            yield request
 
     def end_streams(self) -> None:
         """End all streams with UNAVAILABLE: the server is about to close."""
@@ -128,9 +152,10 @@ class _OpenStream:
         refusal: what to end the RPC with, None for success.
     """
 
-    def __init__(self, device: Device, outbox: Outbox) -> None:
+    def __init__(self, device: Device, outbox: Outbox, log: logging.Logger) -> None:
         self._device = device
         self._outbox = outbox
+        self._log = log
         self._stream = device.open_stream(outbox.put)
         self.refusal: P4RuntimeError | None = None
 
@@ -144,7 +169,7 @@ class _OpenStream:
         except grpc.RpcError:
             pass  # the client is gone; `leave` tells the others
         except Exception as error:
-            _LOG.exception("a stream ends because of an error of the switch itself")
+            self._log.exception("a stream ends because of an error of the switch itself")
             self.refusal = P4RuntimeError(Code.INTERNAL, f"the switch failed: {type(error).__name__}: {error}")
         finally:
             self._outbox.close()
@@ -183,7 +208,7 @@ def handlers(service: P4RuntimeService) -> grpc.GenericRpcHandler[Any, Any]:
     )
     methods = {}
     for make, method, request_type in table:
-        answer = method if method == service.StreamChannel else _checked(method)
+        answer = method if method == service.StreamChannel else _checked(service, method)
         methods[method.__name__] = make(answer, _decoder(request_type), lambda message: message.SerializeToString())
     return grpc.method_handlers_generic_handler("p4.v1.P4Runtime", methods)
 
@@ -198,20 +223,15 @@ def _decoder(request_type: type[Message]) -> Callable[[bytes], Message | _Undeco
     return decode
 
 
-def _checked(method: Callable[[Any, grpc.ServicerContext], Any]) -> Callable[[Any, grpc.ServicerContext], Any]:
+def _checked(
+    service: P4RuntimeService, method: Callable[[Any, grpc.ServicerContext], Any]
+) -> Callable[[Any, grpc.ServicerContext], Any]:
     def answer(request: Message | _Undecodable, context: grpc.ServicerContext) -> Any:
         if isinstance(request, _Undecodable):
-            _abort(context, request.error)
+            _abort(context, service.refuse(request, context))
         return method(request, context)
 
     return answer
-
-
-def _decoded(requests: Iterator[p4r.StreamMessageRequest | _Undecodable]) -> Iterator[p4r.StreamMessageRequest]:
-    for request in requests:
-        if isinstance(request, _Undecodable):
-            raise request.error
-        yield request
 
 
 def _abort(context: grpc.ServicerContext, error: P4RuntimeError) -> NoReturn:

@@ -31,6 +31,7 @@ READERS = [
     ["replay", "CAPTURE", "--compare", "BAD", "--job", EXAMPLE],
     ["replay", "BAD", "--send", "lo"],
     ["status", "unix:/nowhere", "--tls-ca", "BAD", "--tls-cert", "BAD", "--tls-key", "BAD"],
+    ["softswitch", "BAD"],
     ["restore", "BAD", "--to", "NEW"],
     ["verify", "BAD"],
     ["shadow", "--job", "BAD", "--shadow", "sh0", "--iface", "lo", "--listen", "unix:NEW"],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -175,3 +176,11 @@ def test_declared_types_that_do_not_fit_give_nothing_wrong(made, captures, tmp_p
     (group,) = json.loads(text)["gloo"]
     assert group["initial_parameters_sha256"] is None
     assert not any(step["complete"] for step in group["steps"])
+
+
+def test_a_checkpoint_that_is_no_file_is_not_waited_for(captures, tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "trainer.yaml").write_text(TRAINER)
+    code, _, errors = checkmate(captures[0], "--trainer", tmp_path / "trainer.yaml", "--checkpoint", tmp_path / "pipe")
+    assert code == 2
+    assert "it is a FIFO" in errors

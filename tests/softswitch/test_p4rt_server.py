@@ -149,3 +149,19 @@ def test_mutual_tls(tmp_path: Path) -> None:
         with Controller(server.address, credentials=unknown) as stranger:
             stranger.send(arbitration=stranger.arbitration(2))
             assert stranger.stream_error()[0] == "UNAVAILABLE"
+
+
+def test_requests_that_cannot_be_read_are_counted_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    with serve(Device(1)) as server, grpc.insecure_channel(server.address) as channel:
+        write = channel.unary_unary("/p4.v1.P4Runtime/Write")
+        stream = channel.stream_stream("/p4.v1.P4Runtime/StreamChannel")
+        for number in range(9):
+            call = (lambda data: list(stream(iter([data])))) if number % 2 else write
+            with pytest.raises(grpc.RpcError) as caught:
+                call(b"\xff" * 9)
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+    told = [record.getMessage() for record in caplog.records]
+    assert [int(text.split("so far ")[1].split()[0]) for text in told] == [1, 2, 4, 8]
+    assert "WriteRequest" in told[0]
+    assert "StreamMessageRequest" in told[1]
+    assert all("127.0.0.1" in text for text in told)

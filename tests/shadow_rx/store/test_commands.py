@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from typer.testing import CliRunner, Result
 
 import shadow_rx
 from checkmate.cli import app
+from jobspec.recovery_point import Confirmed
 from tests.shadow_rx.store.stores import assert_equal, policy, snapshots, write
 
 
@@ -84,3 +86,32 @@ def test_purge_asks_and_removes(store: Path, tmp_path: Path) -> None:
     (tmp_path / "mine/file").write_text("precious")
     assert run("store", "purge", tmp_path / "mine", "--yes").exit_code == 2
     assert (tmp_path / "mine/file").exists()
+
+
+@pytest.mark.parametrize(
+    "words", [["restore", "STORE", "--to", "x.pt"], ["verify", "STORE"], ["store", "purge", "STORE", "--yes"],
+              ["store", "rotate-key", "STORE", "--key-file", "KEY"], ["verify", "STORE", "--allow-open-permissions"]],
+)  # fmt: skip
+def test_a_file_is_no_store(store: Path, tmp_path: Path, words: list[str]) -> None:
+    assert run("restore", store, "--to", tmp_path / "a.pt").exit_code == 0
+    (tmp_path / "a.pt").chmod(0o644)
+    done = run(*({"STORE": tmp_path / "a.pt", "KEY": tmp_path / "key"}.get(word, word) for word in words))
+    assert done.exit_code == 2
+    assert f"{tmp_path}/a.pt: is a file; a store is a directory" in done.stderr
+    assert torch.load(tmp_path / "a.pt", weights_only=True)["step"] == 14
+
+
+def test_what_the_digests_agreed_with_is_said(tmp_path: Path) -> None:
+    agreed: list[tuple[Confirmed, ...]] = [(), ("parameters",), ("parameters", "optimizer"), ("parameters",)]
+    told = [replace(point, confirmed=parts) for point, parts in zip(snapshots(), agreed, strict=False)]
+    write(tmp_path / "store", told, policy=policy(base_every=3))
+    for step, parts in enumerate(agreed, 1):
+        done = run("restore", tmp_path / "store", "--step", step, "--to", tmp_path / f"{step}.pt", "--json")
+        assert json.loads(done.stdout)["confirmed"] == list(parts)
+    done = run("restore", tmp_path / "store", "--step", 3, "--to", tmp_path / "x.pt")
+    assert "digests agreed with: parameters and optimizer" in done.stdout
+    done = run("restore", tmp_path / "store", "--step", 1, "--to", tmp_path / "y.pt")
+    assert "no digests of this step" in done.stdout
+    [epoch] = json.loads(run("verify", tmp_path / "store", "--json").stdout)["epochs"]
+    assert epoch["confirmed"] == {"parameters": [[2, 4]], "optimizer": [[3, 3]]}
+    assert "agreed with: parameters of 2 to 4; optimizer of 3\n" in run("verify", tmp_path / "store").stdout

@@ -12,6 +12,7 @@ from capture.errors import CaptureError
 from capture.reader import CaptureReader, open_capture
 from jobspec.model import Job
 from jobspec.reasons import GapReason
+from jobspec.recovery_point import RecoveryPointError
 from packets.batch import PacketBatch
 from packets.frame import parse_frame
 from packets.names import unread_link
@@ -29,6 +30,7 @@ from replay.segments import dotted, look
 from replay.source import Item, Source, merged
 from replay.survey import EpochKey, SeenStream, Survey
 from replay.switch import SwitchProgram
+from shadow_rx.store.opening import open_for_reading, storage_of
 from shadow_rx.store.writer import RecoveryStore
 
 Progress = Callable[[str, int, int | None], None]
@@ -72,8 +74,11 @@ class _Replay:
             options.through_switch,
         )
         self._checkpoints = [Checkpoint.read(path, options.job) for path in options.checkpoints if options.job]
-        if options.compare is not None and not options.compare.is_dir():
-            raise ReplayError("--compare", f"{options.compare} is no folder", "give the checkpoints of a run")
+        if options.compare is not None:
+            try:
+                open_for_reading(storage_of(options.compare))
+            except RecoveryPointError as error:
+                raise ReplayError("--compare", str(error), "give a run's checkpoints that can be read") from error
         self._files = GradientFiles(options.out) if options.out is not None else None
         self._store = RecoveryStore(options.out / "checkpoints") if options.out is not None else None
         self._collectors: dict[EpochKey, Collector] = {}

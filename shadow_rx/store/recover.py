@@ -214,7 +214,11 @@ class Chain:
         except Exception as error:  # torch raises what it likes
             raise self._log.mismatch(step, f"cannot be replayed: {error}") from error
         if digest != record.digest:
-            message = f"replayed parameters have digest {digest.hex()}, those written had {record.digest.hex()}"
+            # The record's own checksum was right, so this is the likelier cause.
+            message = (
+                f"replayed parameters have digest {digest.hex()}, those written had {record.digest.hex()}; "
+                "was it written on another kind of processor, or with another torch? These round otherwise"
+            )
             raise self._log.mismatch(step, message)
         self._others = {**{name: self._others[name] for name in record.kept}, **record.changed}
         self.manifest, self._point = record.manifest, None

@@ -21,6 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from jobspec.model import Job
 from jobspec.private_files import make_private_folder, private
+from jobspec.regular_files import read_bounded
 from jobspec.tls import Identity, Role, TlsError, server_name
 from jobspec.tls.options import TlsOptions
 
@@ -30,6 +31,7 @@ CONTROL_CA_FILE = "control-ca.pem"
 """The authority of controller, switches and operators alone: what switches trust."""
 LIST_FILE = "checkmate-certs.json"
 """What was made; nothing else is ever replaced."""
+_MAX_LIST_BYTES = 1 << 20
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 _SKEW = timedelta(minutes=5)
 _CLIENT = ExtendedKeyUsageOID.CLIENT_AUTH
@@ -127,8 +129,8 @@ def make_certificates(
 def _remove(folder: Path) -> None:
     """Remove what an earlier call has made, and nothing else."""
     try:
-        names = [PurePath(name) for name in json.loads((folder / LIST_FILE).read_bytes())["files"]]
-    except (ValueError, KeyError, TypeError) as error:
+        names = [PurePath(name) for name in json.loads(read_bounded(folder / LIST_FILE, _MAX_LIST_BYTES))["files"]]
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise TlsError(folder / LIST_FILE, "is not the list of an earlier run; choose another folder") from error
     for name in names:
         if ".." not in name.parts and not name.is_absolute():

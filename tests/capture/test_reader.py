@@ -198,6 +198,13 @@ def test_missing_file_and_folder_are_os_errors(tmp_path: Path) -> None:
         open_capture(tmp_path)
 
 
+@pytest.mark.parametrize("kind", ["pipe", "device"])
+def test_what_is_no_file_is_refused_without_waiting(tmp_path: Path, kind: str) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(OSError, match=f"it is a {kind}; .* as -"):
+        open_capture(tmp_path / "pipe" if kind == "pipe" else Path("/dev/zero"))
+
+
 def test_second_loop_goes_on_and_a_closed_reader_says_so(tmp_path: Path) -> None:
     path = tmp_path / "x.pcap"
     path.write_bytes(PCAP)

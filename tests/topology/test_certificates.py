@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -50,6 +51,9 @@ def test_nothing_is_replaced_unless_told_and_nothing_of_others_ever(tmp_path: Pa
     with pytest.raises(TlsError, match="was not made by an earlier run"):
         make_certificates(folder, [job], NOW, force=True)
     assert (tmp_path / "x").exists(), "a list that was tampered with reaches nothing outside"
+    os.mkfifo(folder / LIST_FILE)
+    with pytest.raises(TlsError, match="not the list of an earlier run"):
+        make_certificates(folder, [job], NOW, force=True)
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "ca.pem").write_text("mine")

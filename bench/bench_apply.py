@@ -15,7 +15,7 @@ from bench.ratios import Ratio, in_turns
 from jobspec.dtypes import DType
 from jobspec.layout import ParamSpec, build_layout
 from placement.plan import bucket_offsets
-from shadow_rx.apply.model import Replay, Tensors, tensor_bytes
+from shadow_rx.apply.model import LiveModel, Tensors, tensor_bytes
 from shadow_rx.trainer.description import GroupPlan, OptimizerPlan, Update
 
 _WIDTH = 1024
@@ -32,7 +32,7 @@ def measure(quick: bool) -> dict[str, Ratio]:
     params = [torch.nn.Parameter(value.clone()) for value in start.values()]
     optimizer = torch.optim.AdamW(params, fused=True)
     options = {key: value for key, value in optimizer.param_groups[0].items() if key != "params"}
-    replay = Replay(layout, OptimizerPlan("AdamW", (GroupPlan(tuple(names), options),)), start)
+    replay = LiveModel(layout, OptimizerPlan("AdamW", (GroupPlan(tuple(names), options),)), start)
     offsets, size = bucket_offsets(layout)
     gradient = bytearray(torch.randn(size // 4).numpy().tobytes())
     update = Update((options,))
@@ -41,7 +41,7 @@ def measure(quick: bool) -> dict[str, Ratio]:
 
     def apply() -> float:
         began = time.perf_counter()
-        replay.apply(gradient, offsets, update)
+        replay.step(gradient, offsets, update)
         return time.perf_counter() - began
 
     def fused() -> float:

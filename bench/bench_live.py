@@ -108,7 +108,7 @@ class Live:
         self._job, self._layout = make_job(MTU), make_layout(megabytes)
         core = ShadowCore(self._job, "sh0")
         attach(core, self._layout)
-        epoch = core.group("dp0")._epoch
+        epoch = core.group("dp0").progress.epoch
         assert epoch is not None
         self._slot = epoch.assembler.slot(1)
         self._node = ShadowNode(core, time.monotonic)

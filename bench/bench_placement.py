@@ -45,13 +45,14 @@ class Placing:
 
     def __call__(self) -> float:
         """Return the gradient bytes per second, in GB/s (10**9), of placing and checking one step."""
-        epoch = self._core.group("dp0")._epoch
+        epoch = self._core.group("dp0").progress.epoch
         assert epoch is not None
         # The same step again, in memory that was used before: what is measured is not the allocation.
         epoch.assembler.slot(1).reset(1, self._job.id, 0, 1)
         began = time.perf_counter()
         for batch in self._batches:
-            self._core.on_batch(batch, 0.0)
+            for name, segments in self._core.segments(batch):
+                self._core.group(name).arrivals.on_segments(segments, 0.0)
         seconds = time.perf_counter() - began
         assert epoch.assembler.slot(1).complete
         return self._layout.nbytes / seconds / 1e9

@@ -29,7 +29,7 @@ from packets.segment import FLAGS_OF, Segment
 from packets.template import FrameTemplate
 from shadow_rx.core import ShadowCore
 from shadow_rx.publish.snapshot import encode
-from shadow_rx.status.group_status import Event, StepReplicated
+from shadow_rx.status.events import Event, StepReplicated
 
 RANKS = 4
 PORT = 50000
@@ -126,7 +126,8 @@ def attach(core: ShadowCore, layout: Layout) -> Told:
     state = FrameworkState(dict(params), params, adamw, [list(params)], sections={}, raw={})
     options = json.dumps({key: value for key, value in adamw.param_groups[0].items() if key != "params"})
     optimizer = pb.OptimizerDescription(name="AdamW", groups=[pb.ParamGroup(params=list(params), options_json=options)])
-    core.attach(
+    replica = core.group("dp0")
+    replica.attach(
         pb.AttachRequest(
             job=core.job.name,
             group="dp0",
@@ -137,9 +138,9 @@ def attach(core: ShadowCore, layout: Layout) -> Told:
             state_objects=state.inventory(),
         )
     )
-    core.upload("dp0", 1, pack_tensors({f"param/{name}": param.detach() for name, param in params.items()}))
+    replica.upload(1, pack_tensors({f"param/{name}": param.detach() for name, param in params.items()}))
     for flow in core.job.flows:
-        core.open_flow(pb.OpenFlowRequest(group="dp0", epoch=1, flow_id=flow.id, source_port=PORT))
+        replica.open_flow(pb.OpenFlowRequest(group="dp0", epoch=1, flow_id=flow.id, source_port=PORT))
     for param in params.values():
         param.grad = torch.zeros_like(param)
     adamw.step()
@@ -148,9 +149,9 @@ def attach(core: ShadowCore, layout: Layout) -> Told:
 
 def record(core: ShadowCore, step: int, told: Told) -> list[Event]:
     """Send all ranks' records of a step: the last one makes the core apply it."""
-    events: list[Event] = []
+    replica = core.group("dp0")
     for rank in range(RANKS):
-        events += core.record(
+        replica.record(
             pb.StepRecord(
                 group="dp0",
                 epoch=1,
@@ -163,7 +164,7 @@ def record(core: ShadowCore, step: int, told: Told) -> list[Event]:
                 state_objects=told.objects,
             )
         )
-    return events
+    return replica.take_events()
 
 
 def measure(megabytes: int, steps: int) -> list[Result]:

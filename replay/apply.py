@@ -36,7 +36,7 @@ from shadow_rx.core import ShadowCore
 from shadow_rx.errors import ShadowError
 from shadow_rx.options import ShadowOptions
 from shadow_rx.publish.snapshot import encode
-from shadow_rx.status.group_status import Event, StepLost, StepReplicated
+from shadow_rx.status.events import Event, StepLost, StepReplicated
 from shadow_rx.store.names import base_name, epoch_folder
 from shadow_rx.store.writer import RecoveryStore
 
@@ -105,7 +105,7 @@ class Applier:
         self._checkpoint = checkpoint
         self._store = store
         self._compare = compare
-        self._core = ShadowCore(job, spec.shadows[0], ShadowOptions(window=2, hold=1))
+        self._replica = ShadowCore(job, spec.shadows[0], ShadowOptions(window=2, hold=1)).group(group)
         self._epoch: EpochPlan | None = None
         self._first = 0
         self._stopped: str | None = None
@@ -136,13 +136,12 @@ class Applier:
         if self._stopped is not None:
             result.reason, result.detail = GapReason.RESYNC_PENDING, self._stopped
             return
-        events: list[Event] = []
         for record in self._records.of_step(self._group, plan.epoch, step):
             if step == self._first:
                 self._list_objects(record)
-            events += self._core.record(record)
-        events += self._feed(gradient)
-        self._conclude(events, result)
+            self._replica.record(record)
+        self._feed(gradient)
+        self._conclude(self._replica.take_events(), result)
 
     def _stop(self, result: StepResult, reason: GapReason, detail: str) -> None:
         if self._stopped is None:
@@ -170,21 +169,21 @@ class Applier:
             if change.effective_step < self._first:
                 attach.layout_json = change.layout_json or attach.layout_json
                 attach.optimizer.CopyFrom(change.optimizer)
-        need = self._core.attach(attach)
+        need = self._replica.attach(attach)
         for change in changes:
             if change.effective_step >= self._first:
-                self._core.change(change)
+                self._replica.change(change)
         for flow in plan.flows.values():
             request = pb.OpenFlowRequest(group=self._group, epoch=plan.epoch, flow_id=flow.id)
             request.source_port = _port(flow, told.ports)
-            self._core.open_flow(request)
+            self._replica.open_flow(request)
         if need:
             state = state or self._records.state(self._group, plan.epoch)
             if state is None:
                 self._stopped = f"the state before step {self._first} is not known: give --checkpoint"
                 return
-            self._core.upload(self._group, plan.epoch, state)
-        self._core.group(self._group).take_events()  # of the epoch before, which is over
+            self._replica.upload(plan.epoch, state)
+        self._replica.take_events()  # of the epoch before, which is over
         if step > self._first:
             self._stopped = f"no byte of step {self._first} was captured"
 
@@ -226,9 +225,8 @@ class Applier:
                     record.state_objects.extend(before.state_objects)
                     break
 
-    def _feed(self, gradient: StepGradient) -> list[Event]:
+    def _feed(self, gradient: StepGradient) -> None:
         """Give the reduced frames of a complete step to the core, as replicas."""
-        group = self._core.group(self._group)
         plan = gradient.plan
         told = self._records.epoch(self._group, plan.epoch)
         ports = told.ports if told is not None else {}
@@ -242,8 +240,7 @@ class Applier:
                 payload = memoryview(gradient.buckets[frame.bucket])[start : start + frame.payload_bytes]
                 data = identity.header(frame, crc32c(payload)).pack() + payload
                 sequence = (base + frame.start + 1) % _MODULUS
-                group.on_replica(Replica(flow.id, port, sequence, memoryview(data)), 0.0)
-        return group.take_events()
+                self._replica.arrivals.on_replica(Replica(flow.id, port, sequence, memoryview(data)), 0.0)
 
     def _conclude(self, events: list[Event], result: StepResult) -> None:
         for event in events:
@@ -265,7 +262,7 @@ class Applier:
             if self._compare is not None:
                 self._look_at_run(result)
         if not result.applied:
-            gap = self._core.explain(self._group, result.step)
+            gap = self._replica.progress.explain(result.step)
             reason = gap.reason if gap is not None else GapReason.SIDE_CHANNEL_MISSING
             self._stop(result, reason, gap.detail if gap is not None else "the step did not become a recovery point")
 

@@ -14,8 +14,9 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -26,22 +27,16 @@ from jobspec.loader import load_job
 from jobspec.rotating_file import LogLimits
 from jobspec.tls import ClientTls, Role, server_name
 from jobspec.tls.options import add_tls_options, tls_options
+from shadow_rx.assembly import LogFiles, ShadowAssembly
 from shadow_rx.core import ShadowCore
 from shadow_rx.errors import ShadowError
-from shadow_rx.logs.access_log import AccessLog
-from shadow_rx.logs.event_log import EventLog, read_losses
-from shadow_rx.logs.message_log import LoggedShadowNode, MessageLog
-from shadow_rx.node import ShadowNode
 from shadow_rx.options import ShadowOptions
-from shadow_rx.peers.driver import GrpcPeer, PeerDriver, check_peers
-from shadow_rx.peers.resume import resume_from_peers
+from shadow_rx.peers.connections import GrpcPeer
+from shadow_rx.peers.driver import PeerDriver, check_peers
 from shadow_rx.publish.publisher import BackgroundPublisher
 from shadow_rx.publish.store_queue import STORE_COPIES
 from shadow_rx.receive.live import LiveCapture
-from shadow_rx.serve.metrics import MetricsServer
-from shadow_rx.serve.service import serve
 from shadow_rx.serve.status_message import status_message
-from shadow_rx.status.health import Part
 from shadow_rx.store.storage.crypto import find_keys
 from shadow_rx.store.writer import RecoveryStore
 from shadow_rx.trainer.description import state_keys
@@ -74,9 +69,15 @@ def _parser() -> argparse.ArgumentParser:
         "--metrics", metavar="HOST:PORT", help="serve Prometheus metrics at http://HOST:PORT/metrics; with TLS at https"
     )
     parser.add_argument("--side-channel-log", type=Path, help="keep what the ranks tell in this file, for replays")
-    parser.add_argument("--keep", type=int, help="newest steps to keep on storage (default: as the job says)")
-    parser.add_argument("--queue", type=int, default=4, help="recovery points that may wait for storage")
-    parser.add_argument("--hold", type=int, default=defaults.hold, help="recovery points kept in memory")
+    parser.add_argument(
+        "--stored-steps", type=int, metavar="N", help="newest steps to keep on storage (default: as the job says)"
+    )
+    parser.add_argument(
+        "--waiting-points", type=int, default=4, metavar="N", help="recovery points that may wait for storage (4)"
+    )
+    parser.add_argument(
+        "--memory-points", type=int, default=defaults.hold, metavar="N", help="recovery points kept in memory (2)"
+    )
     parser.add_argument("--window", type=int, default=defaults.window, help="steps collected at a time")
     parser.add_argument("--memory-limit", type=int, default=defaults.memory_limit, help="bytes for each group")
     parser.add_argument("--access-log", type=Path, help="append one JSON line for every call of the side channel")
@@ -120,121 +121,86 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(arguments: argparse.Namespace) -> int:
     options = ShadowOptions(
-        arguments.window, arguments.hold, memory_limit=arguments.memory_limit,
+        arguments.window, arguments.memory_points, memory_limit=arguments.memory_limit,
         store_copies=0 if arguments.store is None else STORE_COPIES,
     )  # fmt: skip
     core = ShadowCore(load_job(arguments.job), arguments.shadow, options)
     check_peers(core, [name for name, _ in arguments.peer])
     tls = tls_options(arguments, os.environ)
-    own = tls.credentials()
+    own, any_client = tls.credentials(), arguments.tls_any_client
     named = ClientTls(own, tls.server_name or server_name(Role.SHADOW, core.job.name)) if own is not None else None
     dead: list[str] = []
     waiting = threading.get_ident()
 
     def died(name: str, trouble: str) -> None:
-        # Without this thread nothing more is replicated, or stored: whoever looks after the process starts it again.
+        # Without this thread nothing more is replicated, or stored: whoever watches the process starts it again.
         dead.append(f"thread {name} {trouble}")
         # To the thread that waits for it: others, of libraries, may not block the signal.
         signal.pthread_kill(waiting, signal.SIGTERM)
 
-    publisher = None
+    store = None
     if arguments.store is not None:
         store = RecoveryStore(
-            arguments.store, arguments.keep, policy=core.job.store,
+            arguments.store, arguments.stored_steps, policy=core.job.store,
             ring=find_keys(arguments.store_key_file, os.environ), resume=arguments.resume,
             allow_open=arguments.allow_open_permissions,
         )  # fmt: skip
         store.open()  # what is wrong with it shows now, and not with the first step
-        if arguments.resume:
-            _resume(core, store, arguments.events)
-        publisher = BackgroundPublisher(store, arguments.queue, on_death=died)
     torch.set_num_threads(arguments.threads)
     # torch imports its compiler with the first optimizer step, which takes seconds: not while a rank waits.
     state_keys("SGD", {}, torch.float32)
+    limits = LogLimits(arguments.log_bytes, arguments.log_files)
+    files = LogFiles(arguments.events, arguments.side_channel_log, arguments.access_log, limits)
     with ExitStack() as stack:
-        events, logs = None, list[Callable[[], Part]]()
-        limits = LogLimits(arguments.log_bytes, arguments.log_files)
-        if arguments.events is not None:
-            events = EventLog(arguments.events, time.monotonic, time.time, limits)
-            stack.callback(events.close)
-            logs.append(events.part)
-        if arguments.side_channel_log is not None:
-            log = MessageLog(arguments.side_channel_log, limits)
-            stack.callback(log.close)
-            logs.append(log.part)
-            node: ShadowNode = LoggedShadowNode(core, time.monotonic, log, publisher, events)
-        else:
-            node = ShadowNode(core, time.monotonic, publisher, events)
-        stack.callback(node.close)
-        for look in (*logs, *([publisher.part] if publisher is not None else [])):
-            node.watch(look)
+        publisher = partial(BackgroundPublisher, depth=arguments.waiting_points, on_death=died)
+        assembly = ShadowAssembly(
+            core, time.monotonic, files, store, publisher, wall=time.time, resume=arguments.resume
+        )
+        stack.callback(assembly.close)
+        node = assembly.node
         if arguments.resume and arguments.peer:
-            _resume_from_peers(node, dict(arguments.peer), named)
+            with ExitStack() as opened:
+                peers = {name: GrpcPeer(address, named) for name, address in arguments.peer}
+                for peer in peers.values():
+                    opened.callback(peer.close)
+                for resumed in assembly.take_newer_points(peers):
+                    print(resumed, file=sys.stderr, flush=True)
         capture = LiveCapture(node, arguments.iface, died)
         stack.callback(capture.stop)
-        node.watch(capture.part)
-        access_log = None
-        if arguments.access_log is not None:
-            access_log = AccessLog(arguments.access_log, limits=limits)
-            stack.callback(access_log.close)
-            node.watch(access_log.part)
-        server = serve(
-            node, arguments.listen, tls=own, any_client=arguments.tls_any_client, access_log=access_log
-        )  # fmt: skip
-        stack.callback(server.stop)
+        node.add_part(capture.part)
+        listen = assembly.serve(arguments.listen, own, any_client=any_client)
         metrics = None
         if arguments.metrics is not None:
-            metrics = MetricsServer(
-                node, arguments.metrics, tls=own, any_client=arguments.tls_any_client, access_log=access_log
-            )  # fmt: skip
-            stack.callback(metrics.stop)
-            node.watch(metrics.part)
+            metrics = assembly.serve_metrics(arguments.metrics, own, any_client=any_client)
         capture.start()
         if arguments.peer:
-            peers = stack.enter_context(PeerDriver(node, dict(arguments.peer), named, _peer_trouble))
-            node.watch(peers.part)
-        _tell(
+            asking = stack.enter_context(PeerDriver(node, dict(arguments.peer), named, _peer_trouble))
+            node.add_part(asking.part)
+        _print_line(
             event="ready",
             job=core.job.name,
             shadow=core.shadow,
             groups=list(core.groups),
             interfaces=arguments.iface,
-            listen=server.address,
-            metrics=metrics.address if metrics is not None else None,
+            listen=listen,
+            metrics=metrics,
             pid=os.getpid(),
         )
         signal.sigwait(_SIGNALS)
     statuses = {group: MessageToDict(status_message(node.status(group))) for group in core.groups}
     log_errors = {part.name: f"{part.lost} lost; {part.trouble or 'the newest is there'}"
-                  for part in (look() for look in logs) if part.lost or part.trouble}  # fmt: skip
-    _tell(event="final", shadow=core.shadow, capture_error=capture.error, log_errors=log_errors, groups=statuses)
+                  for part in (read() for read in assembly.logs) if part.lost or part.trouble}  # fmt: skip
+    _print_line(event="final", shadow=core.shadow, capture_error=capture.error, log_errors=log_errors, groups=statuses)
     for line in dead:
         print(f"shadow {core.shadow}: {line}", file=sys.stderr)
     return 1 if dead else 0
-
-
-def _resume_from_peers(node: ShadowNode, addresses: Mapping[str, str], tls: ClientTls | None) -> None:
-    """Take what other shadow nodes have that is newer than the own storage, before any rank or replica is here."""
-    with ExitStack() as stack:
-        peers = {name: GrpcPeer(address, tls) for name, address in addresses.items()}
-        for peer in peers.values():
-            stack.callback(peer.close)
-        for resumed in resume_from_peers(node, peers):
-            print(resumed, file=sys.stderr, flush=True)
 
 
 def _peer_trouble(name: str, reason: str) -> None:
     print(f"shadow node {name} cannot fill holes: {reason}", file=sys.stderr, flush=True)
 
 
-def _resume(core: ShadowCore, store: RecoveryStore, events: Path | None) -> None:
-    """Let the core know what it had before it was killed: what is on storage, and what was lost."""
-    for group in core.groups:
-        losses = read_losses(events, group) if events is not None else []
-        core.resume(group, store.points(group), losses)
-
-
-def _tell(**fields: object) -> None:
+def _print_line(**fields: object) -> None:
     print(json.dumps(fields), flush=True)
 
 

@@ -48,6 +48,6 @@ def check_step(field: str, step: int) -> None:
         raise invalid(field, f"{step}, expected at most {MAX_STEP}")
 
 
-def premature(field: str, message: str) -> ShadowError:
+def wrong_state(field: str, message: str) -> ShadowError:
     """Return the error for a request that does not fit the shadow's present state."""
     return ShadowError(Refusal.FAILED_PRECONDITION, field, message)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from shadow_rx.errors import Refusal, ShadowError
+
 _GIB = 1 << 30
 
 
@@ -33,3 +35,13 @@ class ShadowOptions:
         for name, least in bounds:
             if getattr(self, name) < least:
                 raise ValueError(f"{name} is {getattr(self, name)}, expected at least {least}")
+
+    def check_memory(self, field: str, need: int) -> None:
+        """Refuse what needs more bytes than the limit; `field` of the request is named.
+
+        Raises:
+            ShadowError: it does.
+        """
+        if need > self.memory_limit:
+            message = f"needs {need} bytes, the limit is {self.memory_limit}; raise it, or use a smaller window"
+            raise ShadowError(Refusal.RESOURCE_EXHAUSTED, field, message)

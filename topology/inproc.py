@@ -26,14 +26,9 @@ from nccl_emu.restore import restore_trainer
 from nccl_emu.side_channel import GrpcSideChannel
 from nccl_emu.step_meter import StepMeter
 from nccl_emu.trainer import DataParallelTrainer
+from shadow_rx.assembly import LogFiles, ShadowAssembly
 from shadow_rx.core import ShadowCore
-from shadow_rx.logs.access_log import AccessLog
-from shadow_rx.logs.event_log import EventLog, read_losses
-from shadow_rx.logs.message_log import LoggedShadowNode, MessageLog
-from shadow_rx.peers.driver import LocalPeer
-from shadow_rx.peers.resume import resume_from_peers
-from shadow_rx.publish.publisher import DirectPublisher
-from shadow_rx.serve.service import serve as serve_shadow
+from shadow_rx.peers.connections import LocalPeer
 from shadow_rx.store.storage.crypto import find_keys
 from shadow_rx.store.writer import RecoveryStore
 from topology.fabric import OnStep, TrainingPlan
@@ -92,7 +87,7 @@ class InprocFabric:
         self._shadows: dict[str, GrpcSideChannel] = {}
         self._hosts: dict[str, ShadowHost] = {}
         self._peers: dict[str, LocalPeer] = {}
-        self._shadow_stacks: dict[str, ExitStack] = {}
+        self._assemblies: dict[str, ShadowAssembly] = {}
         self._shadow_dies = False
 
     def __enter__(self) -> Self:
@@ -111,11 +106,9 @@ class InprocFabric:
         self._stop()
 
     def _stop(self) -> None:
-        for host in self._hosts.values():
-            host.node.close()
-        for stack in self._shadow_stacks.values():
-            stack.close()
-        self._stack.close()
+        with self._stack:
+            for assembly in self._assemblies.values():
+                assembly.close()
 
     def _start(self) -> None:
         torch.set_num_threads(1)  # as rank and shadow processes do
@@ -152,36 +145,25 @@ class InprocFabric:
 
     def _start_shadow(self, spec: ShadowSpec, address: str, after: int | None = None) -> str:
         """Start a shadow node, again where it was killed `after` a step; return its address."""
-        stack, simulation = self._shadow_stacks.setdefault(spec.name, ExitStack()), self._simulation
-        events = EventLog(self._files.events(spec.name), lambda: simulation.now)
-        stack.callback(events.close)
-        publisher = DirectPublisher(
-            RecoveryStore(
-                self._files.checkpoints(spec.name), policy=self.job.store, ring=find_keys(None, os.environ),
-                resume=after is not None,
-            )
+        simulation, files, own = self._simulation, self._files, self._tls.shadow(spec.name)
+        resume = after is not None
+        logs = LogFiles(
+            files.events(spec.name), files.side_channel_log(spec.name, after),
+            files.access_log(spec.name) if own is not None else None,
         )  # fmt: skip
+        store = RecoveryStore(
+            files.checkpoints(spec.name), policy=self.job.store, ring=find_keys(None, os.environ), resume=resume
+        )
         core = ShadowCore(self.job, spec.name)
-        if after is not None:
-            for group in core.groups:
-                losses = read_losses(self._files.events(spec.name), group)
-                core.resume(group, publisher.store.points(group), losses)
-        log = MessageLog(self._files.side_channel_log(spec.name, after))
-        stack.callback(log.close)
-        node = LoggedShadowNode(core, lambda: simulation.now, log, publisher, events)
-        stack.callback(publisher.store.close)
-        if after is not None:
-            resume_from_peers(node, self._peers)
-        own, access_log = self._tls.shadow(spec.name), None
-        if own is not None:
-            access_log = AccessLog(self._files.access_log(spec.name))
-            stack.callback(access_log.close)
-        server = serve_shadow(node, address, tls=own, access_log=access_log)
-        stack.callback(server.stop)
-        node.use_peers(shadow.name for shadow in self.job.shadows)
-        self._peers[spec.name] = LocalPeer(node)
-        self._hosts[spec.name] = ShadowHost(node, self._peers)
-        return server.address
+        assembly = ShadowAssembly(core, lambda: simulation.now, logs, store, resume=resume)
+        self._assemblies[spec.name] = assembly
+        if resume:
+            assembly.take_newer_points(self._peers)
+        address = assembly.serve(address, own)
+        assembly.node.use_peers(shadow.name for shadow in self.job.shadows)
+        self._peers[spec.name] = LocalPeer(assembly.node)
+        self._hosts[spec.name] = ShadowHost(assembly.node, self._peers)
+        return address
 
     def _restart_shadow(self, step: int) -> None:
         """Kill the first shadow node in the middle of the step after `step`, and start it again with its storage."""
@@ -189,7 +171,7 @@ class InprocFabric:
         place, address = place_of(self.job, spec), self._shadows[spec.name].address
         self._simulation.drain(self._rng.uniform(0, _MID_STEP_S))
         # As SIGKILL does: nothing that waits is written.
-        self._shadow_stacks.pop(spec.name).close()
+        self._assemblies.pop(spec.name).kill()
         self._start_shadow(spec, address, step)
         self._simulation.attach(place, self._hosts[spec.name], self._clean_link(), self._simulation.downlink(place))
         self.happened.append(f"{EventKind.RESTART_SHADOW}:{step}: {spec.name} was killed and started again")

@@ -48,12 +48,7 @@ class LocalSideChannel:
 
     def record_step(self, record: StepRecord) -> RecordReply:
         """Tell what a rank knows of a finished step."""
-
-        def tell() -> RecordReply:
-            self.node.record(record)
-            return self.node.asks(record.group, record.rank)
-
-        return _call("RecordStep", tell)
+        return _call("RecordStep", lambda: self.node.record(record))
 
     def change(self, request: ChangeRequest) -> None:
         """Announce another optimizer or layout."""

@@ -179,7 +179,7 @@ class MininetFabric:
             *first, "--job", str(self._job_file), "--shadow", node.name,
             "--listen", address,
             "--store", str(self._files.checkpoints(node.name)), "--events", str(self._files.events(node.name)),
-            "--side-channel-log", str(self._files.side_channel_log(node.name, after)), "--queue", "64",
+            "--side-channel-log", str(self._files.side_channel_log(node.name, after)), "--waiting-points", "64",
             *(["--resume"] if after is not None else []),
         ]  # fmt: skip
         for interface in self._interfaces_of(node.name):

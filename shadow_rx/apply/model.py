@@ -25,15 +25,14 @@ Tensors = dict[str, torch.Tensor]
 """``param/<parameter>`` and ``optim/<parameter>/<key>``."""
 
 
-class Replay:
+class LiveModel:
     """Parameters and optimizer state of one group after one step."""
 
     def __init__(self, layout: Layout, plan: OptimizerPlan, state: Tensors) -> None:
         """Start from `state`, which is copied.
 
         Raises:
-            ShadowError: a tensor is missing, not declared, or has another shape or element type than
-            expected.
+            ShadowError: a tensor is missing, not declared, or has another shape or element type than expected.
         """
         self.plan = plan
         self._layout = layout
@@ -82,7 +81,7 @@ class Replay:
                     found = f"{state[key].dtype} {tuple(state[key].shape)}"
                     raise invalid("data", f"tensor 'optim/{name}/{key}' is {found}, expected floating point {shape}")
 
-    def apply(self, memory: bytearray | memoryview, offsets: Sequence[int], update: Update) -> None:
+    def step(self, memory: bytearray | memoryview, offsets: Sequence[int], update: Update) -> None:
         """Advance by one step with a gradient, as the ranks did it (`update`).
 
         Raises whatever torch raises, and may then have changed some parameters and not others: the caller
@@ -112,12 +111,12 @@ class Replay:
             for param in self._params.values():
                 param.grad = None
 
-    def apply_gradient(self, gradient: bytes | bytearray, update: Update) -> None:
+    def step_with(self, gradient: bytes | bytearray, update: Update) -> None:
         """Advance by one step with a stored gradient: buckets in layout order, without padding (`Snapshot.gradient`).
 
         Raises:
             ValueError: the gradient has another length than the layout says.
-            Exception: whatever torch raises, see `apply`.
+            Exception: whatever torch raises, see `step`.
         """
         if len(gradient) != self._layout.nbytes:
             raise ValueError(f"a gradient of {len(gradient)} bytes, the layout has {self._layout.nbytes}")
@@ -127,14 +126,13 @@ class Replay:
         for start, bucket in zip(offsets, self._layout.buckets, strict=True):
             memory[start : start + bucket.nbytes] = gradient[position : position + bucket.nbytes]
             position += bucket.nbytes
-        self.apply(memory, offsets, update)
+        self.step(memory, offsets, update)
 
     def snapshot(self) -> Tensors:
         """Return copies of all tensors: what is published must never change with the next step.
 
         Raises:
-            ShadowError: the optimizer keeps an object that is no tensor and so has no place in a recovery
-            point.
+            ShadowError: the optimizer keeps an object that is no tensor and so has no place in a recovery point.
         """
         tensors: Tensors = {f"param/{name}": param for name, param in self._params.items()}
         for name, param in self._params.items():
@@ -168,17 +166,17 @@ class Replay:
         return parameter_digest((name, bytes_of(self._params[name])) for name in self._names)
 
 
-def digest_difference(records: Sequence[RankStep], replay: Replay, tensors: Mapping[str, torch.Tensor]) -> str | None:
+def digest_difference(records: Sequence[RankStep], model: LiveModel, tensors: Mapping[str, torch.Tensor]) -> str | None:
     """Return what of a state has another digest than the ranks' records tell, None where all that they tell agrees.
 
     Args:
         records: of the step.
-        replay: the live copy after it.
+        model: the live copy after it.
         tensors: its snapshot.
     """
     told = told_digest(records), told_optimizer_digest(records)
     for what, expected, found in (
-        ("parameters", told[0], replay.parameter_digest() if told[0] else b""),
+        ("parameters", told[0], model.parameter_digest() if told[0] else b""),
         ("optimizer state", told[1], optimizer_state_digest(tensors) if told[1] else b""),
     ):
         if found != expected:

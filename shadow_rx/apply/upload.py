@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from jobspec.layout import Layout
 from jobspec.recovery_point import RecoveryPointError, unpack_tensors
 from jobspec.sidechannel import side_channel_pb2 as pb
-from shadow_rx.apply.model import Replay, Tensors, tensor_bytes
+from shadow_rx.apply.model import LiveModel, Tensors, tensor_bytes
 from shadow_rx.errors import Refusal, ShadowError, check_step, invalid
 from shadow_rx.trainer.declared import check_constants, split_constants
 from shadow_rx.trainer.description import OptimizerPlan
@@ -47,7 +47,7 @@ class PreparedState:
 
     plan: UploadPlan
     """What it was checked against."""
-    replay: Replay
+    model: LiveModel
     """The live copy."""
     tensors: Tensors
     """Copies of its parameters and optimizer state, to publish."""
@@ -98,7 +98,7 @@ def prepare(plan: UploadPlan, data: bytes) -> PreparedState:
     if need > plan.room:
         message = f"needs {need} bytes, there is room for {plan.room}; raise the memory limit, or use a smaller window"
         raise ShadowError(Refusal.RESOURCE_EXHAUSTED, "data", message)
-    replayed, constants = split_constants(state)
+    trained, constants = split_constants(state)
     check_constants(plan.constants, constants)
-    replay = Replay(plan.layout, plan.optimizer, replayed)
-    return PreparedState(plan, replay, replay.snapshot(), constants)
+    model = LiveModel(plan.layout, plan.optimizer, trained)
+    return PreparedState(plan, model, model.snapshot(), constants)

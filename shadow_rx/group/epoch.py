@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from jobspec.layout import Layout
+from jobspec.model import Flow, Group, Job
 from jobspec.reasons import GapReason
+from jobspec.sidechannel import side_channel_pb2 as pb
 from placement.assembler import Assembler
+from placement.plan import plan_slots
+from shadow_rx.errors import Refusal, ShadowError
 from shadow_rx.group.diagnosis import diagnose, disagreement, unknown_layout
 from shadow_rx.group.resync import KEPT_RECORDS, StateRequests
+from shadow_rx.options import ShadowOptions
 from shadow_rx.status.group_status import Gap
 from shadow_rx.trainer.changes import Timeline
-from shadow_rx.trainer.description import OptimizerPlan
+from shadow_rx.trainer.description import OptimizerPlan, parse_optimizer
 from shadow_rx.trainer.records import RecordBook
 
 SHOWN_GAPS = 256
@@ -42,7 +48,7 @@ class Epoch:
     """When it is asked next."""
     uploaded: int | None = None
     """Step whose state was uploaded and which waits for the records of its ranks."""
-    coming: int | None = None
+    uploading: int | None = None
     """Step whose state is being uploaded."""
     peers: bool = False
     """Whether other shadow nodes are asked for what was lost."""
@@ -87,13 +93,32 @@ class Epoch:
             return any(self.assembler.slot(step).complete for step in newer)
         return bool(self.book.missing(first)) and any(self._is_ready(step) for step in newer)
 
+    def change(self, message: pb.ChangeRequest, flows: Sequence[Flow], options: ShadowOptions) -> None:
+        """Learn that layout or optimizer are others from a step on that is not settled yet.
+
+        Raises:
+            ShadowError: not usable, or late; or memory would not suffice.
+        """
+        change = self.timeline.parse(message, self.oldest)
+        if change is None:
+            return
+        if change.layout != self.timeline.last.layout:
+            need = plan_slots(change.layout, flows).nbytes * options.window
+            options.check_memory("layout_json", need + self.assembler.plan.nbytes * options.window)
+            try:
+                self.assembler.change(change.step, change.layout)
+            except MemoryError as error:
+                raise ShadowError(Refusal.RESOURCE_EXHAUSTED, "layout_json", f"no memory for {need} bytes") from error
+        self.book.change(change.step, change.optimizer)
+        self.timeline.add(change)
+
     def slide(self, step: int) -> None:
         """While a state is awaited, collect from `step` on; older records are kept for a while, bytes are not.
 
         What follows a state that is on its way is kept: the upload may take longer than the steps of a window.
         """
-        if self.coming is not None:
-            step = min(step, self.coming + 1)
+        if self.uploading is not None:
+            step = min(step, self.uploading + 1)
         self.assembler.skip_to(step)
         self.book.release(self.assembler.next_step - 2 - KEPT_RECORDS)
 
@@ -176,3 +201,33 @@ class Epoch:
                 gap = Gap(gap.step, GapReason.FLOW_RESET, detail, gap.missing)
             gaps.append(gap)
         return gaps
+
+
+def begin_epoch(
+    job: Job, group: Group, flows: Sequence[Flow], message: pb.AttachRequest, layout: Layout, options: ShadowOptions
+) -> Epoch:
+    """Return the epoch that an attach request asks for, with the changes that it announces.
+
+    Raises:
+        ShadowError: the optimizer or a change is not usable, or memory would not suffice.
+    """
+    optimizer = parse_optimizer(message.optimizer, layout)
+    # First without planning the frames, which takes time and memory in proportion to the gradient.
+    options.check_memory("layout_json", layout.nbytes * options.window)
+    bound = plan_slots(layout, flows).nbytes * options.window
+    options.check_memory("layout_json", bound)
+    try:
+        assembler = Assembler(
+            layout=layout, flows=flows, job=job.id, group=group.id, epoch=message.epoch,
+            first_step=message.first_step, window=options.window,
+        )  # fmt: skip
+    except MemoryError as error:
+        raise ShadowError(Refusal.RESOURCE_EXHAUSTED, "layout_json", f"no memory for {bound} bytes") from error
+    book = RecordBook(optimizer, len(group.ring), message.first_step, options.pending_records, job.digests)
+    epoch = Epoch(
+        message.epoch, layout, optimizer, assembler, book,
+        communicator=message.communicator, resyncs=message.uploads_on_demand,
+    )  # fmt: skip
+    for change in message.changes:
+        epoch.change(change, flows, options)
+    return epoch

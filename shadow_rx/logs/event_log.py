@@ -38,10 +38,9 @@ from jobspec.regular_files import regular
 from jobspec.rotating_file import LogLimits, older_files
 from shadow_rx.logs.line_log import LineLog
 from shadow_rx.logs.log_queue import LogQueue
-from shadow_rx.status.group_status import (
+from shadow_rx.status.events import (
     Attached,
     Event,
-    Gap,
     OverloadChanged,
     StateAdopted,
     StateUploaded,
@@ -51,6 +50,7 @@ from shadow_rx.status.group_status import (
     StepResynced,
     StepStored,
 )
+from shadow_rx.status.group_status import Gap, StepReport
 from shadow_rx.status.health import Part
 
 SCHEMA = 1
@@ -130,52 +130,37 @@ def _loss(line: str, group: str) -> tuple[int, Gap] | None:
 
 def event_lines(event: Event) -> Iterator[dict[str, Any]]:
     """Yield `event` as JSON objects, without schema and times."""
-    if isinstance(event, StepReplicated):
-        report = event.report
-        named = {"group": event.snapshot.group, "epoch": report.epoch, "step": report.step}
-        repaired = {"repaired_bytes": report.repaired_bytes, "peer_bytes": report.peer_bytes}
-        yield {
-            "event": "replicated",
-            **named,
-            "replica_bytes": report.replica_bytes,
-            "first_byte_at": report.first_byte_at,
-            "complete_at": report.complete_at,
-            "applied_at": report.applied_at,
-            **repaired,
-        }
-        if any(repaired.values()):
-            yield {"event": "repaired", **named, **repaired}
-    elif isinstance(event, StateAdopted):
-        point = event.snapshot
-        named = {"group": point.group, "epoch": point.epoch, "step": point.step}
-        yield {"event": "adopted", **named, "peer": event.peer, "since": event.since}
-    elif isinstance(event, StepLost | StepNotStored):
-        gap = event.gap
-        yield {
-            "event": "lost" if isinstance(event, StepLost) else "not_stored",
-            "group": event.group,
-            "epoch": event.epoch,
-            "step": gap.step,
-            "reason": gap.reason.value,
-            "detail": gap.detail,
-        }
-    else:
-        name, more = _named(event)
-        yield {"event": name, "group": event.group, "epoch": event.epoch, "step": event.step, **more}
+    named = {"group": event.group, "epoch": event.epoch, "step": event.step}
+    name, more = _named(event)
+    yield {"event": name, **named, **more}
+    if isinstance(event, StepReplicated) and any(_repaired(event.report).values()):
+        yield {"event": "repaired", **named, **_repaired(event.report)}
 
 
-def _named(event: Attached | StateUploaded | StepResynced | StepStored | OverloadChanged) -> tuple[str, dict[str, Any]]:
-    if isinstance(event, Attached):
-        undeclared = {"undeclared": event.undeclared} if event.undeclared is not None else {}
-        return "rejoined" if event.rejoin else "attached", {"need_state": event.need_state, **undeclared}
-    if isinstance(event, StepResynced):
-        return "resynced", {"since": event.since}
-    if isinstance(event, OverloadChanged):
-        load = event.load
-        seconds = {
-            "step_seconds": load.step_seconds,
-            "apply_seconds": load.apply_seconds,
-            "store_seconds": load.store_seconds,
-        }
-        return "overload" if event.overloaded else "overload_ended", {**seconds, "nodes_needed": load.nodes_needed}
-    return "uploaded" if isinstance(event, StateUploaded) else "stored", {}
+def _repaired(report: StepReport) -> dict[str, int]:
+    return {"repaired_bytes": report.repaired_bytes, "peer_bytes": report.peer_bytes}
+
+
+def _named(event: Event) -> tuple[str, dict[str, Any]]:
+    """Return the name of an event, and its further fields."""
+    match event:
+        case StepReplicated(report=report):
+            times = {name: getattr(report, name) for name in ("first_byte_at", "complete_at", "applied_at")}
+            return "replicated", {"replica_bytes": report.replica_bytes, **times, **_repaired(report)}
+        case StateAdopted():
+            return "adopted", {"peer": event.peer, "since": event.since}
+        case StepLost() | StepNotStored():
+            name = "lost" if isinstance(event, StepLost) else "not_stored"
+            return name, {"reason": event.gap.reason.value, "detail": event.gap.detail}
+        case Attached():
+            undeclared = {"undeclared": event.undeclared} if event.undeclared is not None else {}
+            return "rejoined" if event.rejoin else "attached", {"need_state": event.need_state, **undeclared}
+        case StepResynced():
+            return "resynced", {"since": event.since}
+        case OverloadChanged(load=load):
+            seconds = {name: getattr(load, name) for name in ("step_seconds", "apply_seconds", "store_seconds")}
+            return "overload" if event.overloaded else "overload_ended", {**seconds, "nodes_needed": load.nodes_needed}
+        case StateUploaded():
+            return "uploaded", {}
+        case StepStored():
+            return "stored", {}

@@ -1,4 +1,4 @@
-"""Two shadow nodes of a group fill each other's holes: what to ask for, what to give, what to take. Pure.
+"""Frames that one shadow node of a group gives to another. Pure.
 
 Frames are given in the form that their flow's primary hop has on the wire: verified ones whole, of others the bytes
 that are there, because each node may lack another part of the same frame. Who takes them treats them as a replica's
@@ -7,9 +7,7 @@ bytes: nothing is believed before the frame's CRC32C fits. So a peer can fill a 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-from dataclasses import dataclass
 from itertools import accumulate
 
 from jobspec.frame import crc32c
@@ -19,71 +17,11 @@ from placement.plan import SlotPlan
 from shadow_rx.group.epoch import Epoch
 from shadow_rx.publish.snapshot import Snapshot
 
-MOST_FRAMES = 4096
-"""Frames that one request asks for; the next request asks for what is still missing."""
-
 FrameKey = tuple[int, int]
 """Flow id, and index of the frame in the flow's stream of one step: the primary copy of a frame."""
 
 Piece = tuple[FrameKey, int, bytes]
 """The frame, the first byte relative to its header, and the bytes."""
-
-
-@dataclass(frozen=True)
-class PeerRequest:
-    """Frames of one step that a shadow lacks."""
-
-    group: str
-    """DP group name."""
-    epoch: int
-    """Incarnation."""
-    step: int
-    """The step."""
-    frames: tuple[FrameKey, ...]
-    """The frames that are not verified."""
-
-
-class PeerRepair:
-    """Decides when a shadow asks its peers, and when it no longer waits for them.
-
-    A step is asked for once a later step has begun, or all ranks have told that they finished it: what it lacks then
-    has probably been lost. The peer may not have it yet either, so it is asked again, for a while.
-    """
-
-    def __init__(self, grace: float = 0.0, interval: float = 0.02, patience: float = 1.0) -> None:
-        """Ask after `grace` seconds, at most every `interval` seconds, for the same step during `patience` seconds.
-
-        What is only late, because it waits in a capture's queue, arrives within the grace.
-        """
-        self._grace = grace
-        self._interval = interval
-        self._patience = patience
-        self._step = (0, 0)
-        self._since = self._last = 0.0
-
-    def request(self, group: str, epoch: Epoch, now: float) -> PeerRequest | None:
-        """Return what to ask the peers for at time `now` (seconds), None for nothing.
-
-        Sets `Epoch.peers_gave_up` when they were asked long enough, so that the step may be given up.
-        """
-        step = epoch.assembler.next_step
-        slot = epoch.assembler.slot(step)
-        if epoch.lost is not None or step <= epoch.peers_gave_up or slot.complete:
-            return None
-        if epoch.assembler.newest_seen <= step and epoch.book.missing(step):
-            return None
-        if self._step != (epoch.number, step):
-            self._step, self._since, self._last = (epoch.number, step), now, -math.inf
-        if now - self._since > self._patience:
-            epoch.peers_gave_up = step
-            return None
-        if now - self._since < self._grace or now - self._last < self._interval:
-            return None
-        self._last = now
-        table = slot.plan.table
-        missing = [table.slots[table.copies[frame][0]] for frame in slot.unverified()[:MOST_FRAMES]]
-        keys = tuple((flow_id, primary.index) for flow_id, primary in missing)
-        return PeerRequest(group, epoch.number, step, keys)
 
 
 def give_collected(epoch: Epoch, step: int, keys: Iterable[FrameKey]) -> list[Piece]:

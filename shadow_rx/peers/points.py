@@ -10,7 +10,7 @@ from jobspec.model import Group, Job
 from jobspec.recovery_point import RecoveryPointError, decode_recovery_point
 from jobspec.sidechannel import side_channel_pb2 as pb
 from jobspec.state import Origin
-from shadow_rx.apply.model import Replay
+from shadow_rx.apply.model import LiveModel
 from shadow_rx.errors import invalid
 from shadow_rx.publish.snapshot import EncodedPoint, Snapshot
 from shadow_rx.store.steplog import options_of
@@ -72,7 +72,7 @@ def read_point(job: Job, group: Group, encoded: EncodedPoint) -> Snapshot:
     optimizer = parse_optimizer(message, layout)
     told = {name: tensor for name, tensor in point.tensors.items() if name.startswith(_RANK_PREFIX)}
     state, constants = split_constants({name: t for name, t in point.tensors.items() if name not in told})
-    replay = Replay(layout, optimizer, state)
+    model = LiveModel(layout, optimizer, state)
     captured = {(entry.rank, entry.name) for entry in manifest.objects if entry.origin is Origin.SNAPSHOT}
     records: list[RankStep] = []
     for record in manifest.records:
@@ -86,6 +86,6 @@ def read_point(job: Job, group: Group, encoded: EncodedPoint) -> Snapshot:
             )
         )  # fmt: skip
     return Snapshot(
-        job.name, group.name, manifest.epoch, manifest.step, layout, optimizer, tuple(records), replay.snapshot(),
+        job.name, group.name, manifest.epoch, manifest.step, layout, optimizer, tuple(records), model.snapshot(),
         constants=constants, confirmed=tuple(manifest.confirmed),
     )  # fmt: skip

@@ -4,35 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
 
 from jobspec.model import Group
-from jobspec.sidechannel import side_channel_pb2 as pb
 from shadow_rx.errors import ShadowError
 from shadow_rx.node import ShadowNode
+from shadow_rx.peers.connections import Peer
 from shadow_rx.peers.points import PeerOffer, read_point, worth_asking
-from shadow_rx.publish.snapshot import EncodedPoint
-
-
-class StatePeer(Protocol):
-    """Another shadow node, asked for its state."""
-
-    def status(self, group: str) -> pb.Status:
-        """Return where it is.
-
-        Raises:
-            ConnectionError: it cannot be reached, or refuses.
-        """
-        ...
-
-    def recovery_point(self, group: str, most_bytes: int) -> EncodedPoint:
-        """Return its newest recovery point of a group.
-
-        Raises:
-            ConnectionError: it cannot be reached, refuses, or has none.
-            ShadowError: the point is longer than `most_bytes`.
-        """
-        ...
 
 
 @dataclass(frozen=True)
@@ -59,7 +36,7 @@ class Resumed:
         return "; ".join([f"group {self.group}: {found}", *self.troubles])
 
 
-def resume_from_peers(node: ShadowNode, peers: Mapping[str, StatePeer]) -> list[Resumed]:
+def resume_from_peers(node: ShadowNode, peers: Mapping[str, Peer]) -> list[Resumed]:
     """Ask the other shadow nodes of each group, before any rank comes back, for what is newer than the own storage.
 
     Args:
@@ -70,8 +47,8 @@ def resume_from_peers(node: ShadowNode, peers: Mapping[str, StatePeer]) -> list[
     return [_resume(node, group, peers) for group in mine if set(peers).intersection(group.shadows)]
 
 
-def _resume(node: ShadowNode, group: Group, peers: Mapping[str, StatePeer]) -> Resumed:
-    history, troubles = node.core.history(group.name), []
+def _resume(node: ShadowNode, group: Group, peers: Mapping[str, Peer]) -> Resumed:
+    history, troubles = node.core.group(group.name).history, []
     own = (history.epoch, history.replica_step)
     offers: list[PeerOffer] = []
     for name in group.shadows:

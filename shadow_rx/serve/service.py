@@ -78,7 +78,7 @@ class ShadowServicer(rpc.ShadowServicer):
             return self._node.upload(header, data)
         finally:
             if self._budget.end(reserved) and not whole:
-                self._node.expect_no_state(header.group, header.epoch)
+                self._node.cancel_upload(header)
 
     def OpenFlow(self, request: pb.OpenFlowRequest, context: grpc.ServicerContext) -> pb.OpenFlowReply:
         """Learn a connection's source port."""
@@ -87,12 +87,7 @@ class ShadowServicer(rpc.ShadowServicer):
 
     def RecordStep(self, request: pb.StepRecord, context: grpc.ServicerContext) -> pb.RecordReply:
         """Take a rank's record of a step; say what is needed of the rank."""
-
-        def record() -> pb.RecordReply:
-            self._node.record(request)
-            return self._node.asks(request.group, request.rank)
-
-        return _call(context, record)
+        return _call(context, lambda: self._node.record(request))
 
     def Change(self, request: pb.ChangeRequest, context: grpc.ServicerContext) -> pb.ChangeReply:
         """Learn of another optimizer or layout."""
@@ -231,19 +226,3 @@ class ShadowServer:
         self._servicer.stop()
         self._server.stop(grace).wait()
         self._pool.shutdown()
-
-
-def serve(
-    node: ShadowNode,
-    address: str,
-    *,
-    tls: Credentials | None = None,
-    any_client: bool = False,
-    access_log: AccessLog | None = None,
-) -> ShadowServer:
-    """Serve `node` on `address`; see `ShadowServer`.
-
-    Raises:
-        ShadowError: the address cannot be listened on.
-    """
-    return ShadowServer(node, address, tls=tls, any_client=any_client, access_log=access_log)

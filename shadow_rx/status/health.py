@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jobspec.reasons import GapReason
-from shadow_rx.status.estimate import Load
 from shadow_rx.status.histogram import Distribution
+from shadow_rx.status.load import Load
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from jobspec.recovery_point import (
     decode_manifest,
     join_state,
 )
-from shadow_rx.apply.model import Replay
+from shadow_rx.apply.model import LiveModel
 from shadow_rx.errors import ShadowError
 from shadow_rx.store.errors import StoreError, damaged, missing
 from shadow_rx.store.index import EpochIndex, SegmentName, groups_of, index_of
@@ -179,7 +179,7 @@ class Chain:
             self._others = besides_replay(self._layout, base.tensors)
             params = params_of(self._layout)
             state = {name: tensor for name, tensor in base.tensors.items() if is_replayed(name, params)}
-            self._replay = Replay(self._layout, plan_of(base.manifest), state)
+            self._model = LiveModel(self._layout, plan_of(base.manifest), state)
         except Exception as error:  # torch raises what it likes
             raise log.mismatch(self.step, f"its base cannot be replayed from: {error}") from error
 
@@ -207,8 +207,8 @@ class Chain:
             if layout_of(record.manifest) != self._layout:
                 raise self._log.mismatch(step, "its layout is another than the base's")
             with _threads(threads):
-                self._replay.apply_gradient(bytes(record.gradient), record.update)
-            digest = self._replay.parameter_digest()
+                self._model.step_with(bytes(record.gradient), record.update)
+            digest = self._model.parameter_digest()
         except StoreError:
             raise
         except Exception as error:  # torch raises what it likes
@@ -232,7 +232,7 @@ class Chain:
         """
         if self._point is None:
             try:
-                self._point = join(self.manifest, self._replay.snapshot(), self._others)
+                self._point = join(self.manifest, self._model.snapshot(), self._others)
             except (ShadowError, RecoveryPointError) as error:
                 raise self._log.mismatch(self.step, str(error)) from error
         return self._point

@@ -1,21 +1,17 @@
-"""Another optimizer, other groups or another layout from a named step on: announced before it, exact from it on.
-
-What happens to the state at the change is what torch does in the trainer: optimizer state of parameters that stay
-with the same class is kept, another class begins with what its constructor makes, a parameter that becomes trained
-begins with the value that it had as a constant, and one that is trained no longer becomes a constant.
-"""
+"""Another optimizer, other groups or another layout from a named step on: announced before it, exact from it on."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+
+import torch
 
 from jobspec.layout import Layout
 from jobspec.recovery_point import RecoveryPointError, unpack_tensors
 from jobspec.sidechannel import side_channel_pb2 as pb
-from jobspec.state import SHARED_PREFIX
-from shadow_rx.apply.model import Replay, Tensors
-from shadow_rx.errors import check_step, invalid, premature
+from shadow_rx.errors import check_step, invalid, wrong_state
 from shadow_rx.trainer.description import OptimizerPlan, parse_layout, parse_optimizer
 
 MAX_CHANGES = 1024
@@ -32,7 +28,7 @@ class Change:
     """The layout."""
     optimizer: OptimizerPlan
     """The optimizer."""
-    state: Tensors = field(default_factory=dict)
+    state: Mapping[str, torch.Tensor] = field(default_factory=dict)
     """Tensors that came with the announcement; they go before what the shadow has."""
 
 
@@ -78,47 +74,17 @@ class Timeline:
         if known is not None and (known.layout, known.optimizer) == (layout, optimizer):
             return None
         if step <= self.last.step:
-            raise premature("effective_step", f"{step}, but what is in force from step {self.last.step} on is settled")
+            raise wrong_state(
+                "effective_step", f"{step}, but what is in force from step {self.last.step} on is settled"
+            )
         if step < oldest:
-            raise premature("effective_step", f"{step} comes late: step {oldest - 1} is settled already")
+            raise wrong_state("effective_step", f"{step} comes late: step {oldest - 1} is settled already")
         if layout != self.last.layout and layout.version <= self.last.layout.version:
             raise invalid("layout_json", f"version {layout.version}, expected more than {self.last.layout.version}")
         if len(self._changes) > MAX_CHANGES:
-            raise premature("effective_step", f"more than {MAX_CHANGES} changes in one epoch; begin a new one")
+            raise wrong_state("effective_step", f"more than {MAX_CHANGES} changes in one epoch; begin a new one")
         return Change(step, layout, optimizer, state)
 
     def add(self, change: Change) -> None:
         """Let a change that `parse` has returned be in force from its step on."""
         self._changes.append(change)
-
-
-def carried_over(change: Change, before: OptimizerPlan, state: Tensors, constants: Tensors) -> tuple[Replay, Tensors]:
-    """Return the replay that goes on with `change`, and the constant objects from then on.
-
-    Args:
-        change: the change.
-        before: the optimizer of the step before it.
-        state: parameters and optimizer state after that step (``param/...``, ``optim/...``).
-        constants: the constant objects until then (``state/...``).
-
-    Raises:
-        ShadowError: a parameter that becomes trained is neither a constant nor in the announcement, or a tensor
-            does not fit.
-    """
-    trained = {slot.param.name for slot in change.layout.slots}
-    begun: Tensors = {}
-    for name in trained:
-        value = state.get(f"param/{name}", constants.get(f"{SHARED_PREFIX}model.{name}"))
-        if value is not None:
-            begun[f"param/{name}"] = value
-    if before.name == change.optimizer.name:
-        kept = (name for name in state if name.startswith("optim/"))
-        begun.update((name, state[name]) for name in kept if name.removeprefix("optim/").rpartition("/")[0] in trained)
-    begun.update(change.state)
-    rest = {name: value for name, value in constants.items()
-            if name.removeprefix(f"{SHARED_PREFIX}model.") not in trained}  # fmt: skip
-    for name, value in state.items():
-        param = name.removeprefix("param/")
-        if param != name and param not in trained:
-            rest[f"{SHARED_PREFIX}model.{param}"] = value
-    return Replay(change.layout, change.optimizer, begun), rest

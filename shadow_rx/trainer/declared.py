@@ -13,6 +13,7 @@ import torch
 
 from jobspec.layout import Layout
 from jobspec.reasons import GapReason
+from jobspec.sidechannel import side_channel_pb2 as pb
 from jobspec.sidechannel.limits import MAX_RECORD_BYTES
 from jobspec.state import (
     SHARED_PREFIX,
@@ -25,7 +26,7 @@ from jobspec.state import (
 from shadow_rx.errors import Refusal, ShadowError, invalid
 from shadow_rx.status.group_status import Gap
 from shadow_rx.trainer.description import OptimizerPlan
-from shadow_rx.trainer.inventory import Inventory, ObjectInfo
+from shadow_rx.trainer.inventory import Inventory, ObjectInfo, parse_inventory
 from shadow_rx.trainer.rank_step import RankStep
 
 _SHOWN = 3
@@ -48,19 +49,53 @@ class StateCheck:
 
     def __init__(self, manifest: StateManifest) -> None:
         """Check against `manifest`."""
-        self.manifest = manifest
+        self._manifest = manifest
+        self._attached = Inventory({}, b"")
         self._plans: dict[tuple[bytes, int, int], _Plan] = {}
+
+    def listed(self, message: pb.AttachRequest) -> Inventory:
+        """Return what a trainer lists that attaches; nothing changes yet.
+
+        Raises:
+            ShadowError: the list is not usable, or a record would be too large that carries what it has to.
+        """
+        listed = parse_inventory(message.state_objects, "state_objects")
+        self._check_record_size(listed)
+        return listed
+
+    def begin(self, listed: Inventory) -> None:
+        """Let the constants of `listed` be those that uploads have to bring."""
+        self._attached = listed
+
+    def holds(self, listed: Inventory, constants: Mapping[str, torch.Tensor]) -> bool:
+        """Tell whether `constants` are all those of `listed`, with the announced values."""
+        needed = self._constants(listed)
+        return needed.keys() == constants.keys() and all(
+            tensor_digest(constants[name]) == info.digest for name, info in needed.items()
+        )
+
+    def needed(self, layout: Layout) -> dict[str, ObjectInfo]:
+        """Return the constants that an uploaded state has to bring, by their tensor names.
+
+        A constant that is trained by the state's step, whose layout is `layout`, is one no longer.
+        """
+        trained = {f"{SHARED_PREFIX}model.{slot.param.name}" for slot in layout.slots}
+        return {name: info for name, info in self._constants(self._attached).items() if name not in trained}
 
     def undeclared(self, inventory: Inventory, layout: Layout) -> str | None:
         """Return what is wrong with `inventory` whatever the step, None where nothing is: names objects and the fix."""
         return self._plan(inventory, layout).trouble
 
-    def constants(self, inventory: Inventory) -> dict[str, ObjectInfo]:
+    def _constants(self, inventory: Inventory) -> dict[str, ObjectInfo]:
         """Return the objects that have to be captured once, by their tensor names (``state/<object>``)."""
-        return {SHARED_PREFIX + name: info for name, info in inventory.objects.items()
-                if (found := self.manifest.find(name)) is not None and found.origin is Origin.CONSTANT}  # fmt: skip
+        declared = ((info, self._manifest.find(name)) for name, info in inventory.objects.items())
+        return {
+            SHARED_PREFIX + info.name: info
+            for info, found in declared
+            if found is not None and found.origin is Origin.CONSTANT
+        }
 
-    def check_record_size(self, inventory: Inventory) -> None:
+    def _check_record_size(self, inventory: Inventory) -> None:
         """Refuse objects that no record can carry: a step whose record does not arrive is never a recovery point.
 
         Raises:
@@ -69,13 +104,13 @@ class StateCheck:
         sizes = {
             name: info.nbytes
             for name, info in inventory.objects.items()
-            if (found := self.manifest.find(name)) is not None
+            if (found := self._manifest.find(name)) is not None
             and found.origin in (Origin.SIDE_CHANNEL, Origin.SNAPSHOT)
         }
         total = sum(sizes.values())
         if total > MAX_RECORD_BYTES:
             name = max(sizes, key=sizes.__getitem__)
-            declared = self.manifest.find(name)
+            declared = self._manifest.find(name)
             assert declared is not None
             message = (
                 f"the objects that records have to carry take {total} bytes, most is {MAX_RECORD_BYTES}; the largest "
@@ -160,7 +195,7 @@ class StateCheck:
         due: list[tuple[str, Declared]] = []
         constants: list[ObjectInfo] = []
         for name, info in inventory.objects.items():
-            declared = self.manifest.find(name)
+            declared = self._manifest.find(name)
             if declared is None:
                 undeclared.append(name)
                 continue
@@ -184,12 +219,12 @@ class StateCheck:
         absent = [name for name in trained if f"model.{name}" not in inventory.objects]
         if absent:
             wrong.append(f"its model has no parameter {absent[0]}, which is in the layout")
-        unknown = [
-            n for n in self.manifest.exact_names if n not in inventory.objects and not n.startswith("optimizer.")
-        ]
+        exact = self._manifest.exact_names
+        unknown = [name for name in exact if name not in inventory.objects and not name.startswith("optimizer.")]
         if unknown:
-            wrong.append(f"{unknown[0]} is declared ({self.manifest.rules[unknown[0]].origin}), but the trainer has no "
-                         "such object: remove the line from the section state")  # fmt: skip
+            origin = self._manifest.rules[unknown[0]].origin
+            fix = "remove the line from the section state"
+            wrong.append(f"{unknown[0]} is declared ({origin}), but the trainer has no such object: {fix}")
         if undeclared:
             more = f" and {len(undeclared) - _SHOWN} more" if len(undeclared) > _SHOWN else ""
             names = ", ".join(undeclared[:_SHOWN]) + more

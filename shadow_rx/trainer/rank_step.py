@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -71,24 +70,6 @@ class RankStep:
         value = self.objects.get(place)
         return isinstance(value, dict) and key in value
 
-    def to_message(self, group: str, epoch: int, step: int) -> pb.StepRecord:
-        """Return the record that `parse_record` reads this from, but for the list of state objects."""
-        message = pb.StepRecord(
-            group=group, epoch=epoch, step=step, rank=self.rank, layout_version=self.layout_version,
-            group_options_json=[json.dumps(options, sort_keys=True) for options in self.options], loss=self.loss,
-            parameter_digest=self.digest, optimizer_digest=self.optimizer_digest, state_digest=self.state_digest,
-            gradient_scale=self.scale, skipped=self.skipped,
-        )  # fmt: skip
-        for name, value in self.objects.items():
-            message.objects[name].json = json.dumps(value)
-        for name, raw in self.raw.items():
-            message.objects[name].raw = raw
-        for name, tensor in self.tensors.items():
-            message.objects[name].tensor.CopyFrom(tensor_value(tensor))
-        for name in self.captured:
-            message.objects[name].step = step
-        return message
-
 
 def told_digest(records: Iterable[RankStep]) -> bytes:
     """Return the digest of the parameters that the ranks told, empty where none did (that they agree is checked)."""
@@ -100,19 +81,12 @@ def told_optimizer_digest(records: Iterable[RankStep]) -> bytes:
     return next((record.optimizer_digest for record in records if record.optimizer_digest), b"")
 
 
-def parse_record(message: pb.StepRecord, plan: OptimizerPlan, options: tuple[Options, ...] | None = None) -> RankStep:
-    """Check a record in itself.
-
-    Args:
-        message: the record.
-        plan: optimizer of its step.
-        options: the options of the record's groups where they were checked already.
+def parse_record(message: pb.StepRecord, options: tuple[Options, ...]) -> RankStep:
+    """Check a record in itself; `options` are those of its groups, checked (`group_options`).
 
     Raises:
         ShadowError: a field is wrong; it is named.
     """
-    if options is None:
-        options = record_options(message, plan)
     for field_name in ("parameter_digest", "optimizer_digest", "state_digest"):
         digest = getattr(message, field_name)
         if len(digest) not in (0, DIGEST_BYTES):
@@ -152,19 +126,6 @@ def parse_record(message: pb.StepRecord, plan: OptimizerPlan, options: tuple[Opt
     )  # fmt: skip
 
 
-def record_options(message: pb.StepRecord, plan: OptimizerPlan) -> tuple[Options, ...]:
-    """Return the options of each group of a record, checked.
-
-    Raises:
-        ShadowError: another number of groups, or options that the class cannot use.
-    """
-    groups = plan.groups
-    if len(message.group_options_json) != len(groups):
-        found = len(message.group_options_json)
-        raise invalid("group_options_json", f"{found} entries, the optimizer has {len(groups)} groups")
-    return tuple(group_options(plan, index, text) for index, text in enumerate(message.group_options_json))
-
-
 def group_options(plan: OptimizerPlan, index: int, text: str) -> Options:
     """Return the options of one group of a record, checked.
 
@@ -197,10 +158,3 @@ def parse_tensor(value: pb.TensorValue, where: str) -> torch.Tensor:
         return data.view(dtype).reshape(tuple(value.shape))
     except (RuntimeError, OverflowError, TypeError) as error:
         raise invalid(f"{where}.shape", f"{list(value.shape)} is no shape of a tensor: {error}") from error
-
-
-def tensor_value(tensor: torch.Tensor) -> pb.TensorValue:
-    """Return `tensor` in the form of a record."""
-    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    return pb.TensorValue(dtype=str(tensor.dtype).removeprefix("torch."), shape=tensor.shape,
-                          data=flat.numpy().tobytes())  # fmt: skip

@@ -7,12 +7,10 @@ from bisect import bisect_right
 from collections import OrderedDict
 
 from jobspec.sidechannel import side_channel_pb2 as pb
-from shadow_rx.errors import check_step, invalid, premature
+from shadow_rx.errors import check_step, invalid, wrong_state
 from shadow_rx.trainer.description import OptimizerPlan, Options
 from shadow_rx.trainer.inventory import Inventory, parse_inventory
-from shadow_rx.trainer.rank_step import DIGEST_BYTES as DIGEST_BYTES
-from shadow_rx.trainer.rank_step import RankStep as RankStep
-from shadow_rx.trainer.rank_step import group_options, parse_record
+from shadow_rx.trainer.rank_step import RankStep, group_options, parse_record
 
 _REMEMBERED_STEPS = 1024
 """Steps for which a repeated record is still compared with the first one, each 32 bytes a rank."""
@@ -97,7 +95,7 @@ class RecordBook:
         known = self._seen.setdefault(step, {}).get(rank)
         if known is not None:
             if known != fingerprint:
-                raise premature("step", f"rank {rank} told another record of step {step} before")
+                raise wrong_state("step", f"rank {rank} told another record of step {step} before")
             return True
         self._seen[step][rank] = fingerprint
         return False
@@ -114,7 +112,7 @@ class RecordBook:
         if found != groups:
             raise invalid("group_options_json", f"{found} entries, the optimizer has {groups} groups")
         texts = enumerate(message.group_options_json)
-        record = parse_record(message, plan, tuple(self._options(plan, index, text) for index, text in texts))
+        record = parse_record(message, tuple(self._options(plan, index, text) for index, text in texts))
         for name in ("parameter_digest", "optimizer_digest") if self._digests else ():
             if not getattr(message, name):
                 raise invalid(name, "is empty, but the job asks for digests")
@@ -139,9 +137,13 @@ class RecordBook:
         listed = self._inventories.get(record.rank)
         return None if listed is None else listed.get(record.state_digest)
 
+    def listed(self, step: int) -> list[tuple[RankStep, Inventory | None]]:
+        """Return the records of `step` that are there, in rank order, each with the state objects it refers to."""
+        return [(record, self.inventory(record)) for record in self.get(step)]
+
     def unlisted(self, step: int) -> list[int]:
         """Return the ranks whose record of `step` refers to a list of state objects that did not arrive."""
-        return [record.rank for record in self.get(step) if record.state_digest and self.inventory(record) is None]
+        return [record.rank for record, listed in self.listed(step) if record.state_digest and listed is None]
 
     def wants_list(self, rank: int) -> bool:
         """Tell whether the newest record of `rank` that is kept refers to a list that did not arrive."""

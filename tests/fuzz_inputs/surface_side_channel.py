@@ -23,8 +23,8 @@ from jobspec.sidechannel.upload import state_chunks, state_header
 from shadow_rx.core import ShadowCore
 from shadow_rx.node import ShadowNode
 from shadow_rx.options import ShadowOptions
-from shadow_rx.serve.service import serve
-from shadow_rx.status.group_status import Event, StepReplicated
+from shadow_rx.serve.service import ShadowServer
+from shadow_rx.status.events import Event, StepReplicated
 from tests.fuzz_inputs.damage import damaged
 from tests.shadow_rx.twin import Twin, as_bytes, make_layout
 from tests.shadow_rx.wire import make_job
@@ -82,7 +82,7 @@ class _Trainer:
         self.first_step = 1
         core = ShadowCore(self.job, "sh0", ShadowOptions(memory_limit=32 << 20))
         self.node = ShadowNode(core, time.monotonic, observe=self._observe)
-        self.server = serve(self.node, f"unix:{_folder()}/side.sock")
+        self.server = ShadowServer(self.node, f"unix:{_folder()}/side.sock")
         self._channel = grpc.insecure_channel(self.server.address, [("grpc.use_local_subchannel_pool", 1)])
         self._wrong: list[str] = []
         self._train()
@@ -145,7 +145,7 @@ class _Trainer:
             # A request may have told another record of this step before: then this epoch cannot go on with it.
             if self.call("RecordStep", [record.SerializeToString()]) != "OK":
                 break
-        asked = self.node.asks("dp0", 0)
+        asked = self.node.core.group("dp0").needs(0)
         if asked.state_wanted and asked.state_from <= self.twin.step:
             self._upload(self.twin.step)
         assert not self._wrong, self._wrong[0]

@@ -24,7 +24,7 @@ from nccl_emu.__main__ import main, parse_options
 from shadow_rx.core import ShadowCore
 from shadow_rx.node import ShadowNode
 from shadow_rx.options import ShadowOptions
-from shadow_rx.serve.service import serve
+from shadow_rx.serve.service import ShadowServer
 from tests.nccl_emu.kernel_net import missing
 from tests.nccl_emu.ring_tools import hop_frames
 from tests.nccl_emu.training_tools import Training, make_trainers, publish, store, training_job
@@ -55,7 +55,7 @@ class Ranks:
             _ip("link", "add", "nic", "netns", a, "type", "veth", "peer", "name", "nic", "netns", b)
             for name in self.names:
                 _ip("-n", name, "link", "set", "nic", "mtu", str(self.job.network.mtu), "up")
-            server = serve(self.shadow, f"unix:{self.directory}/shadow")
+            server = ShadowServer(self.shadow, f"unix:{self.directory}/shadow")
             undo.callback(server.stop)
             self.address = server.address
             self._undo = undo.pop_all()

@@ -28,7 +28,7 @@ from packets.template import FrameTemplate
 from shadow_rx.core import ShadowCore
 from shadow_rx.node import ShadowNode
 from shadow_rx.options import ShadowOptions
-from shadow_rx.serve.service import serve
+from shadow_rx.serve.service import ShadowServer
 from tests.nccl_emu.ring_tools import make_job
 from tests.nccl_emu.ring_wire import Wire
 
@@ -43,7 +43,7 @@ class Shadow:
         self.job = job
         self.now = 0.0
         self.node = ShadowNode(ShadowCore(job, "sh0", ShadowOptions()), lambda: self.now)
-        self.server = serve(self.node, address)
+        self.server = ShadowServer(self.node, address)
 
     def replicate(self, frames: list[bytes]) -> None:
         """Do what the switch does to tagged frames: the shadow's addresses, and stream positions."""

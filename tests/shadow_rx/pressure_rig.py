@@ -13,9 +13,9 @@ from typing import Any
 import torch
 
 from jobspec.layout import Layout
-from jobspec.model import Job
 from jobspec.sidechannel import side_channel_pb2 as pb
 from jobspec.store import Fsync, StoreSpec
+from shadow_rx.apply.state import AppliedState
 from shadow_rx.core import ShadowCore
 from shadow_rx.errors import ShadowError
 from shadow_rx.node import ShadowNode
@@ -23,7 +23,8 @@ from shadow_rx.options import ShadowOptions
 from shadow_rx.publish.publisher import Report, Written
 from shadow_rx.publish.snapshot import Snapshot
 from shadow_rx.publish.store_queue import STORE_COPIES, StoreQueue
-from shadow_rx.status.group_status import Event, GroupStatus, StepReplicated
+from shadow_rx.status.events import Event, StepReplicated
+from shadow_rx.status.group_status import GroupStatus
 from shadow_rx.status.health import StoreStatus
 from shadow_rx.store.policy import Point
 from shadow_rx.store.writer import RecoveryStore
@@ -108,22 +109,6 @@ class SimulatedPublisher:
         self.store.close()
 
 
-class SlowCore(ShadowCore):
-    """A core whose steps take time to apply."""
-
-    def __init__(
-        self, job: Job, shadow: str, options: ShadowOptions, spend: Callable[[list[Event]], list[Event]]
-    ) -> None:
-        super().__init__(job, shadow, options)
-        self._spend = spend
-
-    def on_frame(self, frame: bytes, now: float) -> list[Event]:
-        return self._spend(super().on_frame(frame, now))
-
-    def record(self, message: pb.StepRecord, now: float | None = None) -> list[Event]:
-        return self._spend(super().record(message, now))
-
-
 @dataclass
 class PressureRig:
     """Training that goes on at its own pace, whatever the shadow node does."""
@@ -144,7 +129,8 @@ class PressureRig:
         self.now = 0.0
         self.apply_seconds = 0.0
         self.publisher = SimulatedPublisher(RecoveryStore(self.folder, policy=POLICY), self.depth, lambda: self.now)
-        self.core = SlowCore(self.job, "sh0", options, self._spend)
+        self.core = ShadowCore(self.job, "sh0", options)
+        self._slow_down(self.core.group("dp0").progress.state)
         self.events: list[Event] = []
         self.truth: dict[int, str] = {}
         self.published: dict[int, str] = {}
@@ -162,9 +148,16 @@ class PressureRig:
         for message in self.twin.open_flows(1):
             self.node.open_flow(message)
 
-    def _spend(self, events: list[Event]) -> list[Event]:
-        self.now += self.apply_seconds * sum(isinstance(event, StepReplicated) for event in events)
-        return events
+    def _slow_down(self, state: AppliedState) -> None:
+        """Let steps take time to apply."""
+        apply = state.apply
+
+        def slow(*step: Any) -> str | None:
+            problem = apply(*step)
+            self.now += self.apply_seconds * (problem is None)
+            return problem
+
+        state.apply = slow  # type: ignore[method-assign]
 
     def _observe(self, event: Event) -> None:
         if isinstance(event, StepReplicated):
@@ -221,7 +214,7 @@ class PressureRig:
 
     def _record(self, message: pb.StepRecord) -> None:
         self.node.record(message)
-        reply = self.node.asks("dp0", message.rank)
+        reply = self.node.core.group("dp0").needs(message.rank)
         if message.rank == 0 and reply.state_wanted and not self._asked and reply.state_from <= self.twin.step:
             self._asked = True
             self.uploads += 1
@@ -238,7 +231,7 @@ class PressureRig:
 
     def live_bytes(self) -> int:
         """Return what is really there: slots, the live copy, and every snapshot that anything refers to."""
-        epoch = self.core.group("dp0")._epoch
+        epoch = self.core.group("dp0").progress.epoch
         assert epoch is not None
         slots = epoch.assembler.nbytes
         snapshots = [thing for thing in gc.get_objects() if type(thing) is Snapshot and thing.job == self.job.name]

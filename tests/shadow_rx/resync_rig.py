@@ -10,7 +10,7 @@ from jobspec.sidechannel import side_channel_pb2 as pb
 from shadow_rx.core import ShadowCore
 from shadow_rx.errors import ShadowError
 from shadow_rx.options import ShadowOptions
-from shadow_rx.status.group_status import StateUploaded, StepResynced
+from shadow_rx.status.events import StateUploaded, StepResynced
 from tests.shadow_rx.rig import Rig
 from tests.shadow_rx.twin import Twin
 
@@ -35,15 +35,15 @@ class ResyncRig(Rig):
             self.epoch, communicator=f"c{self.epoch}", uploads_on_demand=True,
         )  # fmt: skip
         self.saved[self.twin.step] = self.twin.state_bytes()
-        need = self.core.attach(self.request)
+        need = self.group.attach(self.request)
         if need and upload:
-            self.events += self.core.upload("dp0", self.epoch, self.twin.state_bytes())
+            self.upload(self.epoch, self.twin.state_bytes())
         self.announce()
         return need
 
     def announce(self) -> None:
         for message in self.twin.open_flows(self.epoch, self.port):
-            self.core.open_flow(message)
+            self.group.open_flow(message)
 
     def train(self, **changes: Any) -> list[bytes]:
         frames = super().train(**changes)
@@ -59,29 +59,29 @@ class ResyncRig(Rig):
         """Send records as ranks do: announce the communicator and its flows again where the shadow forgot them."""
         for message in messages:
             try:
-                self.events += self.core.record(message, self.now)
+                self.send_record(message, self.now)
             except ShadowError:
                 if self.core.status("dp0").epoch >= self.epoch:
                     raise
                 self.request.rejoin = True
                 self.request.current_step = self.twin.step
-                self.core.attach(self.request)
+                self.group.attach(self.request)
                 self.events += self.core.group("dp0").take_events()
                 self.announce()
-                self.events += self.core.record(message, self.now)
+                self.send_record(message, self.now)
 
     def record(self, digest: bool = False) -> None:
         self.tell(self.twin.records(self.epoch, self.digest or digest))
 
     def wanted(self) -> int | None:
-        reply = self.core.asks("dp0", 0)
+        reply = self.group.needs(0)
         return reply.state_from if reply.state_wanted else None
 
     def give_state(self, step: int | None = None, *, final: bool = False) -> None:
         """Upload the state after `step`, by default the newest."""
         step = self.twin.step if step is None else step
         self.uploads.append(step)
-        self.events += self.core.upload("dp0", self.epoch, self.saved[step], self.now, step, final=final)
+        self.upload(self.epoch, self.saved[step], self.now, step, final=final)
 
     def answer(self) -> bool:
         """Upload the newest state where the shadow asks for one that is not newer."""
@@ -95,7 +95,7 @@ class ResyncRig(Rig):
         """Kill the shadow and start it again with what is on storage."""
         stored = sorted(set(self.replicated()))
         self.core = ShadowCore(self.job, "sh0", self.options)
-        self.core.resume("dp0", stored)
+        self.group.resume(stored)
 
     def resynced(self) -> list[int]:
         return [event.step for event in self.events if isinstance(event, StepResynced)]

@@ -6,10 +6,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from jobspec.model import Job
+from jobspec.sidechannel import side_channel_pb2 as pb
 from shadow_rx.core import ShadowCore
+from shadow_rx.group.replica import GroupReplica
 from shadow_rx.options import ShadowOptions
 from shadow_rx.publish.snapshot import Snapshot
-from shadow_rx.status.group_status import Event, StepLost, StepReplicated
+from shadow_rx.status.events import Event, StepLost, StepReplicated
 from tests.shadow_rx.twin import Twin, as_bytes, make_layout
 from tests.shadow_rx.wire import make_job
 
@@ -29,16 +31,34 @@ class Rig:
         self.last_gradient: list[bytes] = []
         self.now = 0.0
 
+    @property
+    def group(self) -> GroupReplica:
+        return self.core.group("dp0")
+
+    def _happened(self) -> list[Event]:
+        events = self.group.take_events()
+        self.events += events
+        return events
+
+    def send_record(self, message: pb.StepRecord, now: float | None = None) -> list[Event]:
+        self.group.record(message, now)
+        return self._happened()
+
+    def upload(self, epoch: int, data: bytes, now: float | None = None, step: int = 0, *, final: bool = False) -> bool:
+        used = self.group.upload(epoch, data, now, step, final=final)
+        self._happened()
+        return used
+
     def begin(self, epoch: int | None = None, upload: bool = True, port: int | None = None) -> bool:
         """Attach, upload where needed and wanted, and open the flows."""
         self.epoch = self.epoch + 1 if epoch is None else epoch
         self.first_step = self.twin.step + 1
         self.port = 40000 + 1000 * self.epoch if port is None else port
-        need = self.core.attach(self.twin.attach(self.epoch))
+        need = self.group.attach(self.twin.attach(self.epoch))
         if need and upload:
-            self.events += self.core.upload("dp0", self.epoch, self.twin.state_bytes())
+            self.upload(self.epoch, self.twin.state_bytes())
         for message in self.twin.open_flows(self.epoch, self.port):
-            self.core.open_flow(message)
+            self.group.open_flow(message)
         return need
 
     def train(self, **changes: Any) -> list[bytes]:
@@ -54,7 +74,7 @@ class Rig:
 
     def record(self, digest: bool = False) -> None:
         for message in self.twin.records(self.epoch, digest):
-            self.events += self.core.record(message, self.now)
+            self.send_record(message, self.now)
 
     def step(self) -> None:
         """Train one step and let the shadow see all of it."""

@@ -61,7 +61,7 @@ def test_the_event_log_has_a_line_for_every_step_gained_or_lost(tmp_path: Path) 
         ("attached", 1, 0), ("uploaded", 1, 0), ("replicated", 1, 1), ("lost", 1, 2),
     ]  # fmt: skip
     lines = lines[2:]
-    frames = rig.core.group("dp0")._epoch.assembler.plan.frames
+    frames = rig.core.group("dp0").progress.epoch.assembler.plan.frames
     assert lines[0]["replica_bytes"] == rig.twin.layout.nbytes + 64 * frames
     assert lines[1]["reason"] == "lost_bytes"
 
@@ -200,7 +200,7 @@ def test_publishers_refuse_misuse(tmp_path: Path) -> None:
     rig = NodeRig(None)
     rig.begin()
     rig.step()
-    (snapshot,) = [rig.core.held("dp0", 1)]
+    (snapshot,) = [rig.group.point(1)]
     assert snapshot is not None
     for publisher in (DirectPublisher(RecoveryStore(tmp_path)), BackgroundPublisher(RecoveryStore(tmp_path))):
         with pytest.raises(RuntimeError, match="start"):

@@ -29,7 +29,7 @@ from shadow_rx.node import ShadowNode
 from shadow_rx.peers.driver import PeerDriver
 from shadow_rx.publish.publisher import BackgroundPublisher
 from shadow_rx.serve.metrics import PREFIX, MetricsServer
-from shadow_rx.serve.service import serve
+from shadow_rx.serve.service import ShadowServer
 from shadow_rx.status.health import Part
 from shadow_rx.store.writer import RecoveryStore
 from tests.shadow_rx.serve.test_metrics import scrape
@@ -93,7 +93,7 @@ def test_the_peer_drivers_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     assert gap is not None
     assert gap.reason == "lost_bytes"
     assert rig.node.status("dp0").health.replica_lag.reason == "lost_bytes"
-    assert not rig.core.group("dp0")._epoch.awaits_peers  # type: ignore[union-attr]
+    assert not rig.core.group("dp0").progress.epoch.awaits_peers  # type: ignore[union-attr]
 
 
 def test_the_metrics_thread(node: ShadowNode, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,9 +131,9 @@ def test_a_ranks_sender(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_status_and_the_metrics_have_every_part(node: ShadowNode, tmp_path: Path) -> None:
-    node.watch(lambda: Part("capture", "interface x: it is gone"))
-    node.watch(lambda: Part("events", lost=7))
-    server, metrics = serve(node, f"unix:{tmp_path}/side.sock"), MetricsServer(node, "127.0.0.1:0")
+    node.add_part(lambda: Part("capture", "interface x: it is gone"))
+    node.add_part(lambda: Part("events", lost=7))
+    server, metrics = ShadowServer(node, f"unix:{tmp_path}/side.sock"), MetricsServer(node, "127.0.0.1:0")
     try:
         with grpc.insecure_channel(server.address) as channel:
             told = rpc.ShadowStub(channel).GetNodeStatus(pb.NodeStatusRequest(), timeout=10)  # type: ignore[no-untyped-call]

@@ -16,7 +16,7 @@ from nccl_emu.digits import Digits
 from nccl_emu.trainer import DataParallelTrainer
 from shadow_rx.core import ShadowCore
 from shadow_rx.node import ShadowNode
-from shadow_rx.status.group_status import Event, StepLost, StepReplicated
+from shadow_rx.status.events import Event, StepLost, StepReplicated
 from topology.compare import first_difference
 from topology.flaky_channel import FlakySideChannel
 from topology.links import Link
@@ -77,7 +77,7 @@ class World:
         """Put a new shadow node in the place of the one that was there; the points of that one are on storage."""
         core = ShadowCore(self.job, self.group.shadows[0])
         points = [(point.report.epoch, step) for step, point in self.points.items()]
-        core.resume(self.group.name, points, [(loss.epoch, loss.gap) for loss in self.losses])
+        core.group(self.group.name).resume(points, [(loss.epoch, loss.gap) for loss in self.losses])
         self.shadow = ShadowNode(core, lambda: self.simulation.now, observe=self._observe)
         there = Link(LinkPlan().uplink, random.Random(0))
         self.simulation.attach(self.shadow_place, ShadowHost(self.shadow), there, self.replica_link)
@@ -120,7 +120,7 @@ class World:
         """
         for step in (self.points.keys() & self.states.keys()) - self.published.keys():
             tensors = dict(self.points[step].snapshot.tensors)
-            if self.shadow.core.held(self.group.name, step) is not None:
+            if self.shadow.core.group(self.group.name).point(step) is not None:
                 point = self.side_channel.recovery_point(self.group.name, step)
                 assert point.manifest.step == step
                 tensors = point.tensors

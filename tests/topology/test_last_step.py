@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from shadow_rx.status.group_status import StepReplicated
+from shadow_rx.status.events import StepReplicated
 from tests.topology.simulated_job import World, small_job
 from topology.flaky_channel import FlakySideChannel
 from topology.links import Impairments

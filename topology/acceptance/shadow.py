@@ -18,17 +18,17 @@ from jobspec.sidechannel.side_channel_pb2 import (
     StepRecord,
 )
 from nccl_emu.errors import SideChannelError
+from shadow_rx.assembly import MakePublisher, start_node
 from shadow_rx.core import ShadowCore
 from shadow_rx.node import ShadowNode
-from shadow_rx.publish.publisher import DirectPublisher, Publisher
-from shadow_rx.status.group_status import Event, Gap, StepLost
+from shadow_rx.publish.publisher import DirectPublisher
+from shadow_rx.status.events import Event, StepLost
+from shadow_rx.status.group_status import Gap
 from shadow_rx.store.writer import RecoveryStore
 from topology.acceptance.faulty_files import FaultyFiles, Killed
 from topology.flaky_channel import FlakySideChannel
 
 T = TypeVar("T")
-MakePublisher = Callable[[RecoveryStore], Publisher]
-"""Makes what takes the recovery points to a store."""
 
 
 class MortalShadow:
@@ -59,7 +59,6 @@ class MortalShadow:
         """Virtual seconds from a kill in the middle of a write until the node is started again."""
         self._job, self._root, self._clock, self._observe = job, root, clock, observe
         self._make_publisher = make_publisher
-        self._group = job.groups[0].name
         self._losses: list[tuple[int, Gap]] = []
         self._store: RecoveryStore | None = None
         self._node: ShadowNode | None = None
@@ -116,14 +115,13 @@ class MortalShadow:
         self._store = RecoveryStore(
             self._root, files=self.files, policy=self._job.store, resume=self.deaths > 0
         )  # fmt: skip
-        core = ShadowCore(self._job, self._job.groups[0].shadows[0])
-        if self.deaths:
-            try:
-                core.resume(self._group, self._store.points(self._group), self._losses)
-            except OSError:  # the disk is full, so that it is tried again
-                self._store.close()
-                return
-        self._node = ShadowNode(core, self._clock, self._make_publisher(self._store), self._note)
+        try:
+            self._node = start_node(
+                ShadowCore(self._job, self._job.groups[0].shadows[0]), self._clock, self._store, self._make_publisher,
+                losses=(lambda _: self._losses) if self.deaths else None, observe=self._note,
+            )  # fmt: skip
+        except OSError:  # the disk is full, so that it is tried again
+            self._store.close()
 
     def _note(self, event: Event) -> None:
         if isinstance(event, StepLost):

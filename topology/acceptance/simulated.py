@@ -9,11 +9,11 @@ from pathlib import Path
 import torch
 
 from nccl_emu.errors import EmulatorError
+from shadow_rx.assembly import MakePublisher
 from shadow_rx.publish.publisher import DirectPublisher
 from topology.acceptance.plan import Length, TrialPlan, draw
 from topology.acceptance.record import Reported, RunRecord
 from topology.acceptance.scenarios import Scenario
-from topology.acceptance.shadow import MakePublisher
 from topology.acceptance.stored import check_store
 from topology.acceptance.truth import reference_truth
 from topology.acceptance.world import AcceptanceWorld

@@ -11,14 +11,16 @@ from nccl_emu.digits import Digits
 from nccl_emu.errors import SideChannelError
 from nccl_emu.restore import restore_trainer
 from nccl_emu.trainer import DataParallelTrainer
+from shadow_rx.assembly import MakePublisher
 from shadow_rx.publish.publisher import DirectPublisher
 from shadow_rx.publish.snapshot import to_recovery_point
-from shadow_rx.status.group_status import Event, Gap, StepLost, StepNotStored, StepReplicated, StepResynced, StepStored
+from shadow_rx.status.events import Event, StepLost, StepNotStored, StepReplicated, StepResynced, StepStored
+from shadow_rx.status.group_status import Gap
 from shadow_rx.store.api import open_store
 from topology.acceptance.plan import Moment, TrialPlan
 from topology.acceptance.record import RunRecord, StepNumbers
 from topology.acceptance.scenarios import Injection
-from topology.acceptance.shadow import MakePublisher, MortalChannel, MortalShadow
+from topology.acceptance.shadow import MortalChannel, MortalShadow
 from topology.acceptance.truth import StepTruth, point_difference, truth_of
 from topology.links import Impairments, Link
 from topology.ring_simulation import RingSimulation

@@ -92,7 +92,7 @@ def test_not_a_number_and_infinity_are_values_like_others() -> None:
     rig.send(rig.train(gradient=gradient))
     for message in rig.twin.records(1):
         message.loss = float("nan")
-        rig.events += rig.core.record(message, 1.0)
+        rig.send_record(message, 1.0)
     rig.check_truth()
     (snapshot,) = rig.snapshots()
     assert any(t.isnan().any() for t in snapshot.tensors.values())
@@ -117,7 +117,7 @@ def test_a_step_that_raises_half_way_leaves_the_step_before(monkeypatch: pytest.
     rig.begin()
     rig.step()
     held = rig.snapshots()[-1]
-    replay = rig.core.group("dp0")._replay
+    replay = rig.core.group("dp0").progress.state._model
     real = replay._optimizer.step
 
     def torn() -> None:
@@ -131,7 +131,7 @@ def test_a_step_that_raises_half_way_leaves_the_step_before(monkeypatch: pytest.
     assert (lost.gap.step, lost.gap.reason) == (2, GapReason.DIGEST_MISMATCH)
     assert "out of memory" in lost.gap.detail
     assert as_bytes(replay.snapshot()) == as_bytes(held.tensors)
-    assert rig.core.held("dp0", 0) is held
+    assert rig.group.point(0) is held
     assert rig.core.status("dp0").replica_step == 1
 
 
@@ -139,7 +139,7 @@ def test_a_first_step_that_raises_leaves_the_uploaded_state(monkeypatch: pytest.
     rig = Rig()
     start = rig.twin.state()
     rig.begin()
-    replay = rig.core.group("dp0")._replay
+    replay = rig.core.group("dp0").progress.state._model
     real = replay._optimizer.step
 
     def torn() -> None:
@@ -160,7 +160,7 @@ def test_ranks_that_used_different_options_are_refused() -> None:
     options = json.loads(messages[2].group_options_json[0])
     messages[2].group_options_json[0] = json.dumps({**options, "lr": 0.5})
     for message in messages:
-        rig.events += rig.core.record(message, 1.0)
+        rig.send_record(message, 1.0)
     (lost,) = rig.lost()
     assert lost.gap.reason is GapReason.DIGEST_MISMATCH
     assert "ranks 0 and 2" in lost.gap.detail
@@ -179,13 +179,13 @@ def test_digests_verify_the_parameters() -> None:
     for message in rig.twin.records(1, digest=True):
         options = json.loads(message.group_options_json[0])
         message.group_options_json[0] = json.dumps({**options, "lr": 0.01})
-        rig.events += rig.core.record(message, 1.0)
+        rig.send_record(message, 1.0)
     (lost,) = rig.lost()
     assert (lost.gap.step, lost.gap.reason) == (2, GapReason.DIGEST_MISMATCH)
     assert rig.replicated() == [(1, 1)]
     rig.send(rig.train())
     rig.record(digest=True)
-    assert rig.core.explain("dp0", 3).reason is GapReason.RESYNC_PENDING
+    assert rig.group.progress.explain(3).reason is GapReason.RESYNC_PENDING
     rig.check_truth()
 
 
@@ -196,6 +196,6 @@ def test_ranks_with_different_parameters_are_told_apart() -> None:
     messages = rig.twin.records(1, digest=True)
     messages[1].parameter_digest = bytes(32)
     for message in messages:
-        rig.events += rig.core.record(message, 1.0)
+        rig.send_record(message, 1.0)
     (lost,) = rig.lost()
     assert "ranks 0 and 1 have different parameters" in lost.gap.detail

@@ -28,12 +28,12 @@ from shadow_rx.apply.upload import prepare
 from shadow_rx.core import ShadowCore
 from shadow_rx.errors import Refusal, ShadowError
 from shadow_rx.logs.event_log import EventLog
-from shadow_rx.logs.message_log import LoggedShadowNode, MessageLog
+from shadow_rx.logs.message_log import MessageLog
 from shadow_rx.node import ShadowNode
 from shadow_rx.options import ShadowOptions
-from shadow_rx.peers.driver import GrpcPeer
+from shadow_rx.peers.connections import GrpcPeer
 from shadow_rx.publish.snapshot import EncodedPoint
-from shadow_rx.serve.service import ShadowServer, serve
+from shadow_rx.serve.service import ShadowServer
 from shadow_rx.serve.status_message import status_message
 from shadow_rx.serve.upload_budget import UploadBudget
 from tests.shadow_rx.resync_rig import ResyncRig
@@ -63,8 +63,8 @@ def test_a_wrong_bit_anywhere_in_a_resync_is_never_published(name: str) -> None:
     while rig.wanted() is None:
         rig.step()
     step = rig.twin.step
-    rig.events += rig.core.upload("dp0", 1, flipped(rig.saved[step], name), rig.now, step)
-    gap = rig.core.explain("dp0", step)
+    rig.upload(1, flipped(rig.saved[step], name), rig.now, step)
+    gap = rig.group.progress.explain(step)
     assert gap is not None
     assert gap.reason is GapReason.DIGEST_MISMATCH
     rig.step()
@@ -79,7 +79,7 @@ def test_a_wrong_bit_in_the_first_state_is_never_published(name: str) -> None:
     rig = Rig(make_job(digests=True))
     rig.twin.train()
     rig.begin(upload=False)
-    rig.events += rig.core.upload("dp0", 1, flipped(rig.twin.state_bytes(), name))
+    rig.upload(1, flipped(rig.twin.state_bytes(), name))
     rig.send(rig.train())
     rig.record(digest=True)
     assert rig.snapshots() == []
@@ -95,7 +95,7 @@ def test_ranks_whose_optimizer_states_differ_are_told_apart() -> None:
     messages = rig.twin.records(1, digest=True)
     messages[1].optimizer_digest = bytes(32)
     for message in messages:
-        rig.events += rig.core.record(message, rig.now)
+        rig.send_record(message, rig.now)
     (lost,) = rig.lost()
     assert lost.gap.detail == "ranks 0 and 1 have different optimizer state"
 
@@ -141,7 +141,7 @@ class Served:
     def __init__(self, path: Path, limit: int) -> None:
         self.twin = Twin(make_job(), make_layout())
         self.node = ShadowNode(ShadowCore(self.twin.job, "sh0", ShadowOptions(memory_limit=limit)), lambda: 0.0)
-        self.server: ShadowServer = serve(self.node, f"unix:{path}/side.sock")
+        self.server: ShadowServer = ShadowServer(self.node, f"unix:{path}/side.sock")
         self.channel = grpc.insecure_channel(self.server.address)
         self.stub: Any = rpc.ShadowStub(self.channel)  # type: ignore[no-untyped-call]
 
@@ -260,7 +260,7 @@ def test_frames_come_in_while_the_disk_of_the_logs_is_slow(tmp_path: Path, monke
     """Neither what the ranks tell, nor what happens to steps, is written while the node's lock is held."""
     rig = NodeRig(None)
     messages, events = MessageLog(tmp_path / "side-channel.bin"), EventLog(tmp_path / "events.jsonl")
-    rig.node = LoggedShadowNode(rig.core, lambda: rig.now, messages, None, events)
+    rig.node = ShadowNode(rig.core, lambda: rig.now, observe=events, messages=messages)
     write, go_on = os.write, threading.Event()
 
     def slow(descriptor: int, data: bytes) -> int:
@@ -294,7 +294,7 @@ def test_a_log_keeps_messages_as_they_were_accepted(tmp_path: Path) -> None:
     """A rank in the same process may go on to change what it has sent."""
     log = MessageLog(tmp_path / "side-channel.bin")
     rig = NodeRig(None)
-    rig.node = LoggedShadowNode(rig.core, lambda: rig.now, log)
+    rig.node = ShadowNode(rig.core, lambda: rig.now, messages=log)
     message = rig.twin.attach(1)
     sent = pb.AttachRequest()
     sent.CopyFrom(message)
@@ -308,11 +308,11 @@ def test_a_log_keeps_messages_as_they_were_accepted(tmp_path: Path) -> None:
 def test_what_changed_meanwhile_is_noticed() -> None:
     rig = NodeRig(None)
     rig.node.attach(rig.twin.attach(1))
-    plan = rig.core.plan_upload("dp0", 1, 0)
+    plan = rig.group.plan_upload(1, 0)
     state = prepare(plan, rig.twin.state_bytes())
     rig.node.attach(rig.twin.attach(2))
     with pytest.raises(ShadowError, match="not the present epoch"):
-        rig.core.take_upload("dp0", state)
+        rig.group.take_upload(state)
 
 
 # ---- what is larger than a message ----
@@ -330,12 +330,12 @@ def test_state_that_no_record_can_carry_is_refused_when_the_job_attaches() -> No
     del message.state_objects[:]
     message.state_objects.extend(listed)
     with pytest.raises(ShadowError) as refused:
-        core.attach(message)
+        core.group("dp0").attach(message)
     assert refused.value.code is Refusal.RESOURCE_EXHAUSTED
     assert refused.value.field == "state_objects"
     assert f"ema.b ({MAX_RECORD_BYTES // 2 + 8} bytes, declared snapshot by 'ema.*')" in refused.value.message
     message.state_objects.remove(large)
-    assert core.attach(message)
+    assert core.group("dp0").attach(message)
 
 
 def test_a_rank_does_not_send_a_record_that_cannot_arrive() -> None:

@@ -31,7 +31,7 @@ def test_a_reconnect_goes_on_without_upload_and_places_no_old_byte() -> None:
     old_frames = broken[len(broken) // 2 :]
     _undo(rig)
     assert not rig.begin(), "the shadow holds step 3"
-    assert rig.core.explain("dp0", 4).reason is GapReason.FLOW_RESET
+    assert rig.group.progress.explain(4).reason is GapReason.FLOW_RESET
     again = rig.train()
     assert rig.port != old_port
     rig.send([frame for pair in zip(old_frames, again, strict=False) for frame in pair])
@@ -61,7 +61,7 @@ def test_old_segments_that_pretend_the_new_port_fail_the_header() -> None:
     rig.train()
     rig.record()
     assert rig.replicated() == [(1, 1)]
-    gap = rig.core.explain("dp0", 2)
+    gap = rig.group.progress.explain(2)
     assert gap.reason is GapReason.CORRUPT_FRAME
     assert "epoch 1, expected 2" in gap.detail
 
@@ -77,16 +77,16 @@ def test_a_restart_from_an_earlier_step_is_followed_again() -> None:
     assert rig.begin(), "the shadow is at step 10 and cannot go back by itself"
     status = rig.core.status("dp0")
     assert (status.epoch, status.trained_step, status.replica_step) == (2, 6, 6)
-    assert rig.core.held("dp0", 8) is None, "step 8 of epoch 1 is no longer part of the history"
-    assert rig.core.held("dp0", 0) is kept
+    assert rig.group.point(8) is None, "step 8 of epoch 1 is no longer part of the history"
+    assert rig.group.point(0) is kept
     for _ in range(4):
         rig.step()
     assert rig.replicated()[10:] == [(2, 7), (2, 8), (2, 9), (2, 10)]
     rig.check_truth()
-    held = rig.core.held("dp0", 8)
+    held = rig.group.point(8)
     assert held is not None
     assert held.epoch == 2
-    assert [r.epoch for r in rig.core.reports("dp0")] == [1] * 6 + [2] * 4
+    assert [r.epoch for r in rig.core.group("dp0").history.reports()] == [1] * 6 + [2] * 4
 
 
 def test_after_a_loss_a_new_epoch_with_state_goes_on() -> None:
@@ -98,14 +98,14 @@ def test_after_a_loss_a_new_epoch_with_state_goes_on() -> None:
     rig.record()
     rig.step()
     assert rig.lost() == [], "step 2 could still be completed"
-    assert rig.core.explain("dp0", 3).reason is GapReason.LOST_BYTES
-    assert "waits for step 2" in rig.core.explain("dp0", 3).detail
-    assert not rig.core.settled("dp0", 2)
+    assert rig.group.progress.explain(3).reason is GapReason.LOST_BYTES
+    assert "waits for step 2" in rig.group.progress.explain(3).detail
+    assert not rig.group.progress.settled(2)
     rig.step()
     (lost,) = rig.lost()
     assert (lost.gap.step, lost.gap.reason) == (2, GapReason.LOST_BYTES)
-    assert rig.core.settled("dp0", 2)
-    assert rig.core.settled("dp0", 4)
+    assert rig.group.progress.settled(2)
+    assert rig.group.progress.settled(4)
     rig.send(lost_frames)
     rig.step()
     assert rig.replicated() == [(1, 1)], "after a loss nothing of the epoch is applied"
@@ -137,7 +137,7 @@ def test_a_state_that_was_never_advanced_is_asked_for_again() -> None:
     assert not rig.begin()
     other = Twin(rig.job, make_layout([(7, 5), (11,)]))
     other.step = rig.twin.step
-    assert rig.core.attach(other.attach(4)), "other parameters"
+    assert rig.group.attach(other.attach(4)), "other parameters"
 
 
 def test_bytes_and_records_may_come_before_the_state() -> None:
@@ -146,10 +146,10 @@ def test_bytes_and_records_may_come_before_the_state() -> None:
     state = rig.twin.state_bytes()
     for _ in range(3):
         rig.step()
-    gap = rig.core.explain("dp0", 1)
+    gap = rig.group.progress.explain(1)
     assert gap.reason is GapReason.RESYNC_PENDING
     assert "state before step 1" in gap.detail
-    rig.events += rig.core.upload("dp0", 1, state)
+    rig.upload(1, state)
     assert rig.replicated() == [(1, 1), (1, 2), (1, 3)]
     rig.check_truth()
 
@@ -161,10 +161,10 @@ def test_records_may_come_in_any_order_and_late() -> None:
     for _ in range(3):
         rig.send(rig.train())
         late += rig.twin.records(1)
-    assert rig.core.explain("dp0", 1).reason is GapReason.SIDE_CHANNEL_MISSING
-    assert rig.core.explain("dp0", 1).detail == "no record of rank 0, 1, 2"
+    assert rig.group.progress.explain(1).reason is GapReason.SIDE_CHANNEL_MISSING
+    assert rig.group.progress.explain(1).detail == "no record of rank 0, 1, 2"
     for message in reversed(late):
-        rig.events += rig.core.record(message, 1.0)
+        rig.send_record(message, 1.0)
     assert rig.replicated() == [(1, 1), (1, 2), (1, 3)]
     rig.check_truth()
 
@@ -177,9 +177,9 @@ def test_a_shadow_that_is_behind_reports_overload() -> None:
         rig.send(rig.train())
         withheld += rig.twin.records(1)
     assert rig.lost() == []
-    assert rig.core.explain("dp0", 3).reason is GapReason.OVERLOAD
+    assert rig.group.progress.explain(3).reason is GapReason.OVERLOAD
     for message in withheld:
-        rig.events += rig.core.record(message, 1.0)
+        rig.send_record(message, 1.0)
     assert rig.replicated() == [(1, 1), (1, 2)]
     (lost,) = rig.lost()
     assert (lost.gap.step, lost.gap.reason) == (3, GapReason.OVERLOAD)
@@ -191,7 +191,7 @@ def test_epochs_only_grow() -> None:
     rig.begin(3)
     for epoch in (3, 2, 0):
         with pytest.raises(ShadowError, match="not newer than epoch 3") as caught:
-            rig.core.attach(rig.twin.attach(epoch))
+            rig.group.attach(rig.twin.attach(epoch))
         assert caught.value.code is Refusal.FAILED_PRECONDITION
         assert caught.value.field == "epoch"
     rig.step()
@@ -204,11 +204,11 @@ def test_ports_of_earlier_epochs_are_refused() -> None:
     with pytest.raises(ShadowError, match="used port 50003 in an earlier epoch"):
         rig.begin(port=50000)
     message = rig.twin.open_flows(rig.epoch, 51000)[0]
-    rig.core.open_flow(message)
-    rig.core.open_flow(message)
+    rig.group.open_flow(message)
+    rig.group.open_flow(message)
     message.source_port += 100
     with pytest.raises(ShadowError, match="a new connection needs a new epoch"):
-        rig.core.open_flow(message)
+        rig.group.open_flow(message)
 
 
 def test_the_layout_version_of_the_records_must_be_known() -> None:
@@ -217,7 +217,7 @@ def test_the_layout_version_of_the_records_must_be_known() -> None:
     rig.send(rig.train())
     for message in rig.twin.records(1):
         message.layout_version = 2
-        rig.events += rig.core.record(message, 1.0)
+        rig.send_record(message, 1.0)
     (lost,) = rig.lost()
     assert (lost.gap.step, lost.gap.reason) == (1, GapReason.UNKNOWN_LAYOUT)
     rebuilt = Twin(rig.job, make_layout(bucket_bytes=400, version=2))

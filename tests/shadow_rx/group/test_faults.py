@@ -80,7 +80,7 @@ def test_never_a_wrong_recovery_point(ranks: int, channels: int, seed: int, what
     status = rig.core.status("dp0")
     assert status.replica_step == len(published)
     for step in range(len(published) + 1, 6):
-        gap = rig.core.explain("dp0", step)
+        gap = rig.group.progress.explain(step)
         assert gap is not None
         assert gap.step == step
         assert gap in status.gaps
@@ -109,7 +109,7 @@ def test_no_flipped_bit_of_a_replica_gets_into_a_recovery_point() -> None:
             flipped = _flip(frames[0], bit)
             rig.send([fix_tcp_checksum(flipped) if blessed else flipped, *frames[1:]])
             rig.record()
-            gap = rig.core.explain("dp0", rig.twin.step)
+            gap = rig.group.progress.explain(rig.twin.step)
             replicated = (rig.epoch, rig.twin.step) in rig.replicated()
             assert replicated == (gap is None or gap.reason is GapReason.OVERLOAD)
             outcomes[None if replicated else gap.reason] = outcomes.get(None if replicated else gap.reason, 0) + 1
@@ -130,7 +130,7 @@ def test_a_dropped_replica_is_named_to_the_byte() -> None:
     frames = rig.train()
     rig.send(frames[:2] + frames[3:])
     rig.record()
-    gap = rig.core.explain("dp0", 2)
+    gap = rig.group.progress.explain(2)
     assert gap is not None
     assert gap.reason is GapReason.LOST_BYTES
     assert sum(m.end - m.start for m in gap.missing) == len(frames[2]) - 54
@@ -145,7 +145,7 @@ def test_a_damaged_replica_is_named() -> None:
     frames = rig.train()
     rig.send([_flip(frames[0], 8 * 80), *frames[1:]])
     rig.record()
-    gap = rig.core.explain("dp0", 1)
+    gap = rig.group.progress.explain(1)
     assert gap is not None
     assert gap.reason is GapReason.LOST_BYTES
     assert "wrong checksum were discarded: 1 of flow 3" in gap.detail
@@ -161,7 +161,7 @@ def test_a_damaged_and_blessed_replica_is_a_corrupt_frame() -> None:
     frames = rig.train()
     rig.send([fix_tcp_checksum(_flip(frames[1], 8 * 60)), frames[0], *frames[2:]])
     rig.record()
-    gap = rig.core.explain("dp0", 1)
+    gap = rig.group.progress.explain(1)
     assert gap is not None
     assert gap.reason is GapReason.CORRUPT_FRAME
     assert "flow 3 bucket 0" in gap.detail

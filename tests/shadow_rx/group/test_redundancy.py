@@ -356,13 +356,13 @@ def test_the_redundant_hop_repairs_what_the_primary_lost() -> None:
     primary, redundant = _train(rig)
     rig.send(primary[:2] + primary[3:])
     rig.record()
-    gap = rig.core.explain("dp0", 1)
+    gap = rig.group.progress.explain(1)
     assert gap is not None
     assert gap.reason is GapReason.LOST_BYTES
     assert "nor in the redundant copy of flow" in gap.detail
     rig.send(redundant)
     assert rig.replicated() == [(1, 1)]
-    (report,) = rig.core.reports("dp0")
+    (report,) = rig.core.group("dp0").history.reports()
     assert report.repaired_bytes == len(primary[2]) - 54
     rig.check_truth()
     rig.send(redundant)
@@ -376,8 +376,12 @@ def test_either_hop_alone_is_a_gradient() -> None:
         rig.record()
     assert [step for _, step in rig.replicated()] == [1, 2, 3, 4]
     rig.check_truth()
-    size = rig.core.reports("dp0")[0].replica_bytes
-    assert [(r.replica_bytes, r.repaired_bytes) for r in rig.core.reports("dp0")] == [(size, 0), (size, size)] * 2
+    reports = rig.group.history.reports()
+    size = reports[0].replica_bytes
+    assert [(r.replica_bytes, r.repaired_bytes) for r in reports] == [
+        (size, 0),
+        (size, size),
+    ] * 2
 
 
 def test_what_both_hops_lost_is_reported_with_both_flows() -> None:
@@ -385,7 +389,7 @@ def test_what_both_hops_lost_is_reported_with_both_flows() -> None:
     primary, redundant = _train(rig)
     rig.send(primary[1:])
     rig.record()
-    (missing,) = rig.core.explain("dp0", 1).missing  # type: ignore[union-attr]
+    (missing,) = rig.group.progress.explain(1).missing  # type: ignore[union-attr]
     assert missing.redundant
     for _ in range(3):
         both = _train(rig)

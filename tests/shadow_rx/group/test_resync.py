@@ -39,7 +39,7 @@ def test_one_lost_step_is_reported_and_the_next_ones_are_followed() -> None:
     assert (status.trained_step, status.replica_step, status.state_from) == (7, 7, None)
     reasons = {gap.step: gap.reason for gap in status.gaps if gap.step in (2, 3)}
     assert reasons == {2: GapReason.LOST_BYTES, 3: GapReason.RESYNC_PENDING}
-    assert rig.core.explain("dp0", 2).missing, "the first reason stays, to the byte"
+    assert rig.group.progress.explain(2).missing, "the first reason stays, to the byte"
     assert [lost.gap.step for lost in rig.lost()] == [2, 3]
     assert rig.snapshots()[1].gradient is None
     assert rig.snapshots()[2].gradient == b"".join(rig.gradients[5])
@@ -69,7 +69,7 @@ def test_a_lost_record_is_resynced_too() -> None:
         rig.step()
         rig.answer()
     assert rig.replicated() == [(1, 2), (1, 3), (1, 4)]
-    assert rig.core.explain("dp0", 1).reason is GapReason.SIDE_CHANNEL_MISSING
+    assert rig.group.progress.explain(1).reason is GapReason.SIDE_CHANNEL_MISSING
     rig.check_truth()
 
 
@@ -82,12 +82,12 @@ def test_the_state_comes_before_its_records() -> None:
     rig.send(rig.train())
     rig.answer()
     assert rig.replicated() == []
-    assert not rig.core.settled("dp0", 3)
-    gap = rig.core.explain("dp0", 3)
+    assert not rig.group.progress.settled(3)
+    gap = rig.group.progress.explain(3)
     assert (gap.reason, "no record of rank 0, 1, 2" in gap.detail) == (GapReason.SIDE_CHANNEL_MISSING, True)
     rig.record()
     assert rig.replicated() == [(1, 3)]
-    assert rig.core.settled("dp0", 3)
+    assert rig.group.progress.settled(3)
     rig.step()
     assert rig.replicated() == [(1, 3), (1, 4)]
     rig.check_truth()
@@ -104,7 +104,7 @@ def test_a_state_without_records_is_gone_on_from_and_reported() -> None:
     rig.answer()
     rig.step()
     assert rig.replicated() == [(1, 4)]
-    gap = rig.core.explain("dp0", 3)
+    gap = rig.group.progress.explain(3)
     assert (gap.reason, gap.detail) == (
         GapReason.SIDE_CHANNEL_MISSING, "its state was uploaded, but there is no record of rank 2",
     )  # fmt: skip
@@ -119,9 +119,9 @@ def test_a_state_that_is_not_the_ranks_is_refused_and_asked_for_again() -> None:
     rig.step()
     rig.step()
     wrong = rig.saved[2]
-    rig.events += rig.core.upload("dp0", 1, wrong, rig.now, 3)
+    rig.upload(1, wrong, rig.now, 3)
     assert rig.replicated() == []
-    assert rig.core.explain("dp0", 3).reason is GapReason.DIGEST_MISMATCH
+    assert rig.group.progress.explain(3).reason is GapReason.DIGEST_MISMATCH
     rig.step()
     assert rig.wanted() == 4
     rig.answer()
@@ -140,7 +140,7 @@ def test_what_is_no_state_is_refused_and_changes_nothing() -> None:
     other = Twin(rig.job, make_layout([(3, 3)]))
     for data in (b"", rig.saved[2][:-1], other.state_bytes()):
         with pytest.raises(ShadowError):
-            rig.core.upload("dp0", 1, data, rig.now, 2)
+            rig.upload(1, data, rig.now, 2)
     assert rig.core.status("dp0") == before
 
 
@@ -178,7 +178,7 @@ def test_a_state_on_its_way_keeps_what_follows_it() -> None:
     rig.record()
     rig.step()
     rig.step()
-    rig.core.plan_upload("dp0", 1, 3)
+    rig.group.plan_upload(1, 3)
     for _ in range(10):
         rig.step()
     rig.give_state(3)
@@ -260,8 +260,8 @@ def test_a_restarted_shadow_says_what_it_lost_and_goes_on() -> None:
     rig.alive = True
     rig.record()
     assert rig.core.status("dp0").epoch == 1
-    assert rig.core.explain("dp0", 4).reason is GapReason.RESYNC_PENDING
-    assert "started again" in rig.core.explain("dp0", 4).detail
+    assert rig.group.progress.explain(4).reason is GapReason.RESYNC_PENDING
+    assert "started again" in rig.group.progress.explain(4).detail
     rig.step()
     rig.answer()
     rig.step()
@@ -306,14 +306,14 @@ def test_another_run_on_old_storage_begins_a_new_history() -> None:
 def test_the_same_communicator_may_attach_twice_another_may_not() -> None:
     rig = ResyncRig()
     rig.begin(upload=False)
-    assert rig.core.attach(rig.request), "the state is still needed"
-    rig.events += rig.core.upload("dp0", 1, rig.saved[0])
-    assert not rig.core.attach(rig.request)
+    assert rig.group.attach(rig.request), "the state is still needed"
+    rig.upload(1, rig.saved[0])
+    assert not rig.group.attach(rig.request)
     rig.step()
-    assert not rig.core.attach(rig.request)
+    assert not rig.group.attach(rig.request)
     rig.request.communicator = "another"
     with pytest.raises(ShadowError, match="not newer"):
-        rig.core.attach(rig.request)
+        rig.group.attach(rig.request)
     rig.step()
     assert rig.replicated() == [(1, 1), (1, 2)]
 
@@ -353,7 +353,7 @@ def test_whatever_is_lost_what_is_published_is_true_and_the_end_is_verified(
         if wanted is not None and wanted <= rig.twin.step and not on_its_way:
             on_its_way.append(rig.twin.step)
             if data.draw(st.booleans()):
-                rig.core.plan_upload("dp0", rig.epoch, rig.twin.step)
+                rig.group.plan_upload(rig.epoch, rig.twin.step)
         if on_its_way and data.draw(st.booleans()):
             rig.give_state(on_its_way.pop())
     rig.alive = True
@@ -369,7 +369,7 @@ def test_whatever_is_lost_what_is_published_is_true_and_the_end_is_verified(
     assert status.replica_step == rig.twin.step
     published = {step for _, step in rig.replicated()}
     for step in range(1, rig.twin.step + 1):
-        gap = rig.core.explain("dp0", step)
+        gap = rig.group.progress.explain(step)
         assert step in published or gap is not None
         if gap is not None:
             assert gap.detail

@@ -20,9 +20,10 @@ from shadow_rx.logs.event_log import SCHEMA, EventLog, event_lines, read_losses
 from shadow_rx.logs.log_queue import LogQueue
 from shadow_rx.publish.publisher import DirectPublisher
 from shadow_rx.publish.snapshot import Snapshot
-from shadow_rx.status.estimate import Load
-from shadow_rx.status.group_status import Attached, Gap, OverloadChanged, StepLost, StepReplicated, StepReport
+from shadow_rx.status.events import Attached, OverloadChanged, StepLost, StepReplicated
+from shadow_rx.status.group_status import Gap, StepReport
 from shadow_rx.status.health import Part
+from shadow_rx.status.load import Load
 from shadow_rx.store.storage.files import FileOperations, Parts
 from shadow_rx.store.writer import RecoveryStore
 from shadow_rx.trainer.description import OptimizerPlan

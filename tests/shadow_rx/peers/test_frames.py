@@ -13,9 +13,10 @@ from shadow_rx.core import ShadowCore
 from shadow_rx.errors import ShadowError
 from shadow_rx.node import ShadowNode
 from shadow_rx.options import ShadowOptions
-from shadow_rx.peers.driver import GrpcPeer, LocalPeer, Peer, PeerDriver, ask_peers, check_peers
-from shadow_rx.serve.service import serve
-from shadow_rx.status.group_status import StepReplicated
+from shadow_rx.peers.connections import GrpcPeer, LocalPeer, Peer
+from shadow_rx.peers.driver import PeerDriver, ask_peers, check_peers
+from shadow_rx.serve.service import ShadowServer
+from shadow_rx.status.events import StepReplicated
 from tests.shadow_rx.twin import Twin, as_bytes, forever, upload
 from tests.shadow_rx.twin import make_layout as small_layout
 from tests.shadow_rx.wire import cut, make_job, replica
@@ -97,7 +98,7 @@ def test_each_fills_the_holes_of_the_other() -> None:
     assert [list(points) for points in pair.points.values()] == [[1, 2], [1, 2]]
     pair.check()
     for name, step in (("sh0", 1), ("sh1", 2)):
-        report = next(r for r in pair.nodes[name].core.reports("dp0") if r.step == step)
+        report = next(r for r in pair.nodes[name].core.group("dp0").history.reports() if r.step == step)
         assert 0 < report.peer_bytes < report.replica_bytes
         assert report.repaired_bytes == 0
     assert pair.ask() == 0, "nothing is asked for when nothing is missing"
@@ -114,11 +115,11 @@ def test_what_neither_has_is_given_up_after_a_while() -> None:
     status = pair.nodes["sh0"].status("dp0")
     assert status.replica_step == 0
     assert status.trained_step == 4
-    assert not pair.nodes["sh0"].core.settled("dp0", 1), "another shadow may still have it"
+    assert not pair.nodes["sh0"].core.group("dp0").progress.settled(1), "another shadow may still have it"
     for _ in range(3):
         pair.ask(seconds=0.6)
     for name in pair.nodes:
-        assert pair.nodes[name].core.settled("dp0", 1)
+        assert pair.nodes[name].core.group("dp0").progress.settled(1)
         gap = pair.nodes[name].explain("dp0", 1)
         assert gap is not None
         assert gap.reason is GapReason.LOST_BYTES
@@ -222,7 +223,7 @@ def test_what_is_there_of_the_same_job_and_epoch_is_given() -> None:
 
 
 def _frames(node: ShadowNode) -> tuple:  # type: ignore[type-arg]
-    epoch = node.core.group("dp0")._epoch
+    epoch = node.core.group("dp0").progress.epoch
     assert epoch is not None
     return epoch.assembler.slot(1).frames
 
@@ -234,7 +235,7 @@ def _primaries(node: ShadowNode) -> list:  # type: ignore[type-arg]
 def test_peers_over_grpc_in_a_thread() -> None:
     pair = Pair()
     node = pair.nodes["sh0"]
-    server = serve(pair.nodes["sh1"], "127.0.0.1:0")
+    server = ShadowServer(pair.nodes["sh1"], "127.0.0.1:0")
     absent = GrpcPeer("127.0.0.1:1")
     try:
         frames = pair.train()

@@ -22,13 +22,13 @@ from shadow_rx.core import ShadowCore
 from shadow_rx.errors import ShadowError
 from shadow_rx.node import ShadowNode
 from shadow_rx.options import ShadowOptions
-from shadow_rx.peers.driver import GrpcPeer, LocalPeer
+from shadow_rx.peers.connections import GrpcPeer, LocalPeer, Peer
 from shadow_rx.peers.points import PeerOffer, read_point, worth_asking
-from shadow_rx.peers.resume import Resumed, StatePeer, resume_from_peers
+from shadow_rx.peers.resume import Resumed, resume_from_peers
 from shadow_rx.publish.publisher import DirectPublisher
 from shadow_rx.publish.snapshot import EncodedPoint, encode
-from shadow_rx.serve.service import serve
-from shadow_rx.status.group_status import Event, StateAdopted, StepLost, StepReplicated
+from shadow_rx.serve.service import ShadowServer
+from shadow_rx.status.events import Event, StateAdopted, StepLost, StepReplicated
 from shadow_rx.store.writer import RecoveryStore
 from tests.shadow_rx.twin import Twin, as_bytes, make_layout, upload
 from tests.shadow_rx.wire import make_job, replica
@@ -60,7 +60,7 @@ class Peers:
         core = ShadowCore(self.job, name, self.options)
         store = self.stores[name] = RecoveryStore(self.root / (folder or name), resume=resume)
         if resume:
-            core.resume("dp0", store.points("dp0"))
+            core.group("dp0").resume(store.points("dp0"))
         return ShadowNode(core, lambda: 0.0, DirectPublisher(store), self.events[name].append)
 
     def announce(self, node: ShadowNode) -> None:
@@ -134,7 +134,7 @@ def test_an_empty_node_takes_the_newest_point(peers: Peers) -> None:
     assert all(gap.reason is GapReason.RESYNC_PENDING and "step 4 of sh1" in gap.detail for gap in lost.values())
     for record in peers.twin.records():
         node.record(record)
-    assert node.asks("dp0", 0).state_wanted
+    assert node.core.group("dp0").needs(0).state_wanted
     assert upload(node, 1, peers.twin.state_bytes(), 5)
     assert node.status("dp0").durable_step == 5
     peers.train("sh0", "sh1")
@@ -143,7 +143,7 @@ def test_an_empty_node_takes_the_newest_point(peers: Peers) -> None:
 
 
 def encode_of(node: ShadowNode) -> EncodedPoint:
-    snapshot = node.core.held("dp0", 0)
+    snapshot = node.core.group("dp0").point(0)
     assert snapshot is not None
     return encode(snapshot)
 
@@ -168,7 +168,7 @@ def test_nothing_is_taken_that_is_not_newer(peers: Peers) -> None:
     node = peers.restart()
     [resumed] = resume_from_peers(node, {"sh1": LocalPeer(peers.nodes["sh1"])})
     assert (resumed.peer, resumed.step, resumed.troubles) == (None, 3, ())
-    snapshot = peers.nodes["sh1"].core.held("dp0", 0)
+    snapshot = peers.nodes["sh1"].core.group("dp0").point(0)
     assert snapshot is not None
     with pytest.raises(ShadowError, match="not newer"):
         node.adopt(snapshot, "sh1")
@@ -240,7 +240,7 @@ def test_what_is_not_sound_is_not_taken_and_the_next_peer_is_asked(peers: Peers,
     assert message in resumed.troubles[0]
     assert node.status("dp0").replica_step == 0
     assert [event for event in peers.events["sh0"] if isinstance(event, StateAdopted)] == []
-    sound: dict[str, StatePeer] = {"sh1": LocalPeer(sh1)}
+    sound: dict[str, Peer] = {"sh1": LocalPeer(sh1)}
     assert resume_from_peers(node, sound)[0].step == 2
 
 
@@ -255,7 +255,7 @@ def test_over_grpc(peers: Peers) -> None:
     for _ in range(3):
         peers.train("sh0", "sh1")
     node = peers.restart(folder="new")
-    server = serve(peers.nodes["sh1"], "127.0.0.1:0")
+    server = ShadowServer(peers.nodes["sh1"], "127.0.0.1:0")
     absent, present = GrpcPeer("127.0.0.1:1"), GrpcPeer(server.address)
     try:
         [resumed] = resume_from_peers(node, {"sh1": absent})
@@ -282,7 +282,7 @@ def test_as_a_process(peers: Peers) -> None:
         peers.train("sh1")
     root = peers.root
     (root / "job.yaml").write_text(yaml.safe_dump(peers.job.model_dump(mode="json")))
-    server = serve(peers.nodes["sh1"], f"unix:{root}/peer")
+    server = ShadowServer(peers.nodes["sh1"], f"unix:{root}/peer")
     command = [
         sys.executable, "-m", "shadow_rx", "--job", str(root / "job.yaml"), "--shadow", "sh0", "--iface", "lo",
         "--listen", f"unix:{root}/own", "--store", str(root / "new"), "--resume", "--peer", f"sh1=unix:{root}/peer",

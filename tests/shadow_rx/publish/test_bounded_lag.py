@@ -17,7 +17,7 @@ from shadow_rx.node import ShadowNode
 from shadow_rx.options import ShadowOptions
 from shadow_rx.publish.publisher import BackgroundPublisher
 from shadow_rx.publish.store_queue import STORE_COPIES
-from shadow_rx.status.group_status import OverloadChanged, StepNotStored, StepStored
+from shadow_rx.status.events import OverloadChanged, StepNotStored, StepStored
 from shadow_rx.store.storage.files import FileOperations, Parts
 from shadow_rx.store.writer import RecoveryStore
 from tests.shadow_rx.pressure_rig import PERIOD, POLICY, PressureRig, digest, limit, pressure_layout, sizes

@@ -105,13 +105,14 @@ def _start(enter: list[str], *arguments: str) -> subprocess.Popen[str]:
 
 
 def test_a_process_follows_a_job(namespace: list[str], tmp_path: Path) -> None:
-    # Each step as a whole, so that --keep 2 leaves two of them.
+    # Each step as a whole, so that --stored-steps 2 leaves two of them.
     job = make_job().model_copy(update={"store": StoreSpec(base_every=1)})
     twin = Twin(job, make_layout([(300, 70), (33,)], 40_000))
     (tmp_path / "job.yaml").write_text(yaml.safe_dump(job.model_dump(mode="json")))
     process = _start(
         namespace, "--job", f"{tmp_path}/job.yaml", "--shadow", "sh0", "--iface", "shadow",
-        "--listen", f"unix:{tmp_path}/side.sock", "--store", f"{tmp_path}/store", "--keep", "2", "--window", "3",
+        "--listen", f"unix:{tmp_path}/side.sock", "--store", f"{tmp_path}/store", "--stored-steps", "2",
+        "--window", "3",
     )  # fmt: skip
     sender = Sender(namespace)
     try:
@@ -234,7 +235,7 @@ def test_replicas_are_taken_from_every_interface(namespace: list[str], tmp_path:
         ({"--shadow": "sh9"}, "no shadow 'sh9'"),
         ({"--iface": "nowhere"}, "nowhere"),
         ({"--window": "1"}, "window is 1"),
-        ({"--keep": "0"}, "keep is 0"),
+        ({"--stored-steps": "0"}, "keep is 0"),
         ({"--listen": "unix:/nowhere/at/all.sock"}, "cannot listen"),
     ],
 )

@@ -115,7 +115,7 @@ def test_every_scraped_name_is_declared_and_the_other_way_round(scraped: tuple[S
     rig.begin()
     rig.step()
     rig.node.on_frames([b"junk"])
-    rig.node.watch(lambda: Part("capture"))
+    rig.node.add_part(lambda: Part("capture"))
     names = {base_name(name, HISTOGRAM_NAMES) for name, _ in scrape(server)}
     assert names == set(metric_names())
 

@@ -29,7 +29,7 @@ from shadow_rx.logs.access_log import AccessLog
 from shadow_rx.node import ShadowNode
 from shadow_rx.peers.driver import PeerDriver
 from shadow_rx.serve.metrics import MetricsServer
-from shadow_rx.serve.service import ShadowServer, serve
+from shadow_rx.serve.service import ShadowServer
 from tests.shadow_rx.twin import Twin, make_layout
 from tests.shadow_rx.wire import make_job
 from tests.tls_tools import TestCertificates, rank, shadow
@@ -55,7 +55,7 @@ def serving(
 ) -> Iterator[ShadowServer]:
     node = ShadowNode(ShadowCore(make_job(), "sh0"), time.monotonic)
     own = certificates.server(shadow("test", "sh0")) if certificates is not None else None
-    server = serve(node, address, tls=own, **options)  # type: ignore[arg-type]
+    server = ShadowServer(node, address, tls=own, **options)  # type: ignore[arg-type]
     try:
         yield server
     finally:

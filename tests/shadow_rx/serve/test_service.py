@@ -18,7 +18,7 @@ from shadow_rx.core import ShadowCore
 from shadow_rx.errors import ShadowError
 from shadow_rx.node import ShadowNode
 from shadow_rx.publish.publisher import DirectPublisher
-from shadow_rx.serve.service import ShadowServer, serve
+from shadow_rx.serve.service import ShadowServer
 from shadow_rx.store.writer import RecoveryStore
 from tests.shadow_rx.twin import Twin, as_bytes, make_layout
 from tests.shadow_rx.wire import make_job
@@ -29,7 +29,7 @@ class Setup:
         self.job = make_job()
         self.twin = Twin(self.job, make_layout([(400, 700), (33,)], 1 << 20), "SGD", {"lr": 0.1, "momentum": 0.9})
         self.node = ShadowNode(ShadowCore(self.job, "sh0"), lambda: 0.0, DirectPublisher(RecoveryStore(path / "store")))
-        self.server = serve(self.node, f"unix:{path}/side.sock")
+        self.server = ShadowServer(self.node, f"unix:{path}/side.sock")
         self.channel = grpc.insecure_channel(self.server.address)
         self.stub = rpc.ShadowStub(self.channel)
 
@@ -161,6 +161,6 @@ def test_tcp_addresses_and_ports_that_are_taken(setup: Setup) -> None:
         with grpc.insecure_channel(server.address) as channel:
             assert rpc.ShadowStub(channel).GetStatus(pb.StatusRequest(group="dp0"), timeout=10).epoch == 0
         with pytest.raises(ShadowError, match="cannot listen"):
-            serve(setup.node, server.address)
+            ShadowServer(setup.node, server.address)
     finally:
         server.stop()

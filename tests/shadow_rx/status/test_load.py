@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from shadow_rx.status.estimate import TARGET_UTILISATION, Load, Mean, StoreMeter, bytes_per_step
 from shadow_rx.status.histogram import BOUNDS, Distribution, Histogram
+from shadow_rx.status.load import TARGET_UTILISATION, Load, LoadMeter, Mean
 from shadow_rx.status.step_times import StepTimes
 
 
@@ -58,16 +58,19 @@ def test_means_start_from_the_first_value_and_follow_the_newest() -> None:
 
 
 def test_storage_is_measured_by_bytes_and_writes_that_only_prepare_count_too() -> None:
-    meter = StoreMeter()
-    assert meter.seconds_for(1e9) == 0
+    meter = LoadMeter(base_every=2)
+    meter.replicated(20, 60)
+    assert meter.load(1.0).store_seconds == 0, "nothing was written yet"
     meter.wrote(0, 0.0)
     meter.wrote(200, 4.0)
-    assert meter.seconds_for(50) == pytest.approx(1.0)
+    assert meter.load(1.0).store_seconds == pytest.approx(1.0), "50 bytes of each step, at 50 bytes a second"
 
 
-def test_bytes_of_a_step_are_a_gradient_and_its_share_of_a_base() -> None:
-    assert bytes_per_step(100, 300, 50) == 106
-    assert bytes_per_step(100, 300, 1) == 300, "no log where each step is a base"
+def test_where_each_step_is_a_base_its_gradient_is_not_written() -> None:
+    meter = LoadMeter(base_every=1)
+    meter.replicated(20, 60)
+    meter.wrote(100, 1.0)
+    assert meter.load(1.0).store_seconds == pytest.approx(0.6)
 
 
 def test_durations_are_counted_by_upper_bound() -> None:

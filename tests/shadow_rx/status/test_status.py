@@ -18,7 +18,7 @@ from shadow_rx.core import ShadowCore
 from shadow_rx.node import ShadowNode
 from shadow_rx.options import ShadowOptions
 from shadow_rx.publish.publisher import DirectPublisher, Publisher
-from shadow_rx.serve.service import ShadowServer, serve
+from shadow_rx.serve.service import ShadowServer
 from shadow_rx.serve.status_message import status_message
 from shadow_rx.store.writer import RecoveryStore
 from tests.shadow_rx.rig import Rig
@@ -111,7 +111,7 @@ def test_coverage_of_the_step_that_is_being_collected(hops: tuple[int, ...]) -> 
     flows = {flow.flow_id: flow for flow in status.health.coverage}
     assert sorted(flows) == [flow.id for flow in rig.job.flows]
     total = sum(flow.primary_expected for flow in flows.values())
-    plan = rig.core.group("dp0")._epoch.assembler.plan  # type: ignore[union-attr]
+    plan = rig.core.group("dp0").progress.epoch.assembler.plan  # type: ignore[union-attr]
     assert total == rig.twin.layout.nbytes + HEADER * plan.frames
     assert sum(flow.primary for flow in flows.values()) == sum(len(f) - 54 for f in frames[: len(frames) // 2])
     again = sum(flow.redundant_expected for flow in flows.values())
@@ -127,7 +127,7 @@ def test_buffers_are_counted_byte_by_byte(tmp_path: Path) -> None:
     rig.send(rig.train()[:1])
     buffers = rig.node.status("dp0").health.buffers
     state = sum(len(tensor_bytes(tensor)) for tensor in rig.twin.state().values())
-    epoch = rig.core.group("dp0")._epoch
+    epoch = rig.core.group("dp0").progress.epoch
     assert epoch is not None
     assert (buffers.slots, buffers.slots_used, buffers.held, buffers.hold) == (4, 1, 2, 2)
     assert buffers.collecting_bytes == 4 * epoch.assembler.plan.nbytes
@@ -144,7 +144,7 @@ def test_totals_count_losses_resyncs_and_what_was_stored(tmp_path: Path) -> None
     rig.send(rig.train()[1:])
     rig.record()
     rig.step()
-    wanted = rig.node.asks("dp0", 0)
+    wanted = rig.node.core.group("dp0").needs(0)
     assert wanted.state_wanted
     upload(rig.node, 1, rig.twin.state_bytes(), 3)
     rig.step()
@@ -180,7 +180,7 @@ def test_the_message_has_everything() -> None:
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[tuple[StatusRig, ShadowServer]]:
     rig = StatusRig(DirectPublisher(RecoveryStore(tmp_path)))
-    server = serve(rig.node, "127.0.0.1:0")
+    server = ShadowServer(rig.node, "127.0.0.1:0")
     yield rig, server
     server.stop()
 

@@ -57,7 +57,7 @@ class SmallTraining(Rig):
         state = self.twin.scheduler.state_dict()  # type: ignore[attr-defined]
         for message in self.twin.records(self.epoch):
             message.objects["scheduler"].CopyFrom(pb.StateObject(json=json.dumps(state)))
-            self.events += self.core.record(message, self.now)
+            self.send_record(message, self.now)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jobspec.reasons import GapReason
 from jobspec.recovery_point import pack_tensors
 from jobspec.sidechannel import side_channel_pb2 as pb
-from shadow_rx.apply.model import Replay
+from shadow_rx.apply.model import LiveModel
 from shadow_rx.errors import Refusal, ShadowError
 from shadow_rx.trainer.description import OPTIMIZERS, OptimizerPlan
 from tests.shadow_rx.rig import Rig
@@ -48,7 +48,7 @@ def announcement(rig: Rig, step: int | None = None, layout: bool = False, state:
 
 def refused(rig: Rig, message: pb.ChangeRequest, text: str, code: Refusal = Refusal.FAILED_PRECONDITION) -> None:
     with pytest.raises(ShadowError) as caught:
-        rig.core.change(message)
+        rig.group.change(message)
     assert text in str(caught.value)
     assert caught.value.code is code
 
@@ -62,8 +62,8 @@ def test_every_class_is_exact_from_the_step_on(name: str) -> None:
     rig.step()
     rig.step()
     regroup(rig.twin, name, OPTIONS.get(name, {"lr": 0.01}))
-    rig.core.change(announcement(rig))
-    rig.core.change(announcement(rig))  # a repeated call is no second change
+    rig.group.change(announcement(rig))
+    rig.group.change(announcement(rig))  # a repeated call is no second change
     for _ in range(3):
         rig.step()
     assert rig.replicated() == [(1, step) for step in range(1, 6)]
@@ -77,7 +77,7 @@ def test_groups_are_parted_and_keep_their_state() -> None:
     rig.step()
     names = list(rig.twin.params)
     regroup(rig.twin, "AdamW", {"lr": 0.5, "weight_decay": 0.3}, [names[2:], names[:2]])
-    rig.core.change(announcement(rig))
+    rig.group.change(announcement(rig))
     rig.step()
     rig.step()
     assert len(rig.replicated()) == 3
@@ -92,7 +92,7 @@ def test_a_change_far_ahead_waits_for_its_step() -> None:
     names, options = rig.twin.group_names, {"lr": 0.2}
     regroup(rig.twin, "SGD", options)
     message = announcement(rig, step=4)
-    rig.core.change(message)
+    rig.group.change(message)
     rig.twin.optimizer, rig.twin.optimizer_name, rig.twin.group_names = old, "AdamW", names
     for _ in range(3):
         rig.step()
@@ -122,7 +122,7 @@ def test_a_second_change_of_the_same_step_is_refused() -> None:
     rig = Rig()
     rig.begin()
     regroup(rig.twin, "SGD", {"lr": 0.2})
-    rig.core.change(announcement(rig, step=3))
+    rig.group.change(announcement(rig, step=3))
     regroup(rig.twin, "Adam", {"lr": 0.2})
     refused(rig, announcement(rig, step=3), "is settled")
     refused(rig, announcement(rig, step=2), "is settled")
@@ -162,7 +162,7 @@ def test_state_that_no_constructor_makes_comes_with_the_announcement() -> None:
     for param in rig.twin.params.values():
         rig.twin.optimizer.state[param]["momentum_buffer"] = torch.full_like(param, 0.25).detach()
     brought = {name: tensor for name, tensor in rig.twin.state().items() if name.startswith("optim/")}
-    rig.core.change(announcement(rig, state=pack_tensors(brought)))
+    rig.group.change(announcement(rig, state=pack_tensors(brought)))
     rig.step()
     rig.step()
     assert len(rig.replicated()) == 3
@@ -177,7 +177,7 @@ def test_another_layout_on_the_open_streams() -> None:
     rig.step()
     lengths = {flow.id: step_length(flow, rig.twin.layout) for flow in rig.job.flows}
     rig.twin.layout = make_layout(bucket_bytes=90, version=2)
-    rig.core.change(announcement(rig, layout=True))
+    rig.group.change(announcement(rig, layout=True))
     for step in (3, 4, 5):
         gradient = rig.twin.train()
         rig.truth[1, step] = as_bytes(rig.twin.state())
@@ -209,13 +209,13 @@ def test_a_stored_gradient_gives_what_the_slot_gave() -> None:
     rig.begin()
     rig.step()
     rig.step()
-    replay = Replay(rig.twin.layout, rig.snapshots()[0].optimizer, start)
+    replay = LiveModel(rig.twin.layout, rig.snapshots()[0].optimizer, start)
     for snapshot in rig.snapshots():
         assert snapshot.gradient is not None
-        replay.apply_gradient(snapshot.gradient, snapshot.records[0].update)
+        replay.step_with(snapshot.gradient, snapshot.records[0].update)
         assert as_bytes(replay.snapshot()) == as_bytes(snapshot.tensors)
     with pytest.raises(ValueError, match="the layout has"):
-        replay.apply_gradient(b"short", rig.snapshots()[0].records[0].update)
+        replay.step_with(b"short", rig.snapshots()[0].records[0].update)
 
 
 @pytest.mark.parametrize("skipped", [False, True])
@@ -246,7 +246,7 @@ def test_scaled_and_skipped_steps(skipped: bool) -> None:
         message.skipped = skipped
         if not skipped:
             message.gradient_scale = scale
-        rig.events += rig.core.record(message, rig.now)
+        rig.send_record(message, rig.now)
     rig.step()
     assert rig.replicated() == [(1, 1), (1, 2), (1, 3)]
     rig.check_truth()
@@ -258,7 +258,7 @@ def test_ranks_that_scale_differently_are_never_published() -> None:
     rig.send(rig.train())
     for message in rig.twin.records(1):
         message.gradient_scale = 0.5 + message.rank
-        rig.events += rig.core.record(message, rig.now)
+        rig.send_record(message, rig.now)
     (lost,) = rig.lost()
     assert lost.gap.reason is GapReason.DIGEST_MISMATCH
     assert "scaled or skipped the gradient differently" in lost.gap.detail
@@ -278,7 +278,7 @@ def test_any_interleaving_of_records_and_replicas_gives_the_same_points_or_a_nam
     for step in range(1, STEPS + 1):
         if step == 3:
             regroup(rig.twin, "Adam", {"lr": 0.1})
-            rig.core.change(announcement(rig))
+            rig.group.change(announcement(rig))
         things += rig.train()
         things += rig.twin.records(1)
     lost = data.draw(st.sets(st.integers(0, len(things) - 1), max_size=data.draw(st.sampled_from([0, 0, 1, 2]))))
@@ -289,14 +289,14 @@ def test_any_interleaving_of_records_and_replicas_gives_the_same_points_or_a_nam
         if isinstance(thing, bytes):
             rig.send([thing])
         else:
-            rig.events += rig.core.record(thing, rig.now)
+            rig.send_record(thing, rig.now)
     rig.check_truth()
     published = [step for _, step in rig.replicated()]
     assert published == list(range(1, len(published) + 1)), "in order, each once"
     if not lost:
         assert len(published) == STEPS
     for step in range(len(published) + 1, STEPS + 1):
-        gap = rig.core.explain("dp0", step)
+        gap = rig.group.progress.explain(step)
         assert gap is not None
         assert gap.reason in (GapReason.LOST_BYTES, GapReason.SIDE_CHANNEL_MISSING, GapReason.RESYNC_PENDING)
 
@@ -311,13 +311,13 @@ def test_conflicting_repeats_are_refused_whenever_they_come(data: st.DataObject)
     for _ in range(data.draw(st.integers(1, 3))):
         rig.send(rig.train())
         for message in rig.twin.records(1):
-            rig.events += rig.core.record(message, rig.now)
+            rig.send_record(message, rig.now)
             told.append(message)
             other = pb.StepRecord()
             other.CopyFrom(data.draw(st.sampled_from(told)))
             other.loss += 1
             with pytest.raises(ShadowError, match="another record"):
-                rig.core.record(other, rig.now)
+                rig.send_record(other, rig.now)
     assert len(rig.replicated()) == rig.twin.step
     rig.check_truth()
 
@@ -338,7 +338,7 @@ def test_a_rejoining_attach_with_an_unusable_change_changes_nothing(broken: str)
         bad.layout_json = make_layout(shapes=((50, 50), *SHAPES[1:]), version=2).to_json()
     message = rig.twin.attach(2, first_step=2, rejoin=True, current_step=2, changes=[good, bad])
     with pytest.raises(ShadowError, match=r"options_json|limit is 20000"):
-        rig.core.attach(message)
+        rig.group.attach(message)
     assert rig.core.status("dp0") == before
     assert rig.core.group("dp0").take_events() == []
     assert rig.events == events

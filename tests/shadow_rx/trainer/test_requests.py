@@ -61,7 +61,7 @@ def test_attach_requests(changes: dict[str, Any], field: str) -> None:
     rig = Rig()
     rig.begin()
     rig.step()
-    _refused(rig, lambda: rig.core.attach(rig.twin.attach(9, **changes)), field)
+    _refused(rig, lambda: rig.group.attach(rig.twin.attach(9, **changes)), field)
     rig.step()
     assert rig.replicated() == [(1, 1), (1, 2)], "the refused request has cost nothing"
 
@@ -74,12 +74,12 @@ def test_attach_with_a_layout_beyond_the_memory_limit() -> None:
     request = rig.twin.attach(1, optimizer=optimizer)
     for size in (1 << 40, 100_000, 620):
         request.layout_json = _layout(shape=[size])
-        message = _refused(rig, lambda: rig.core.attach(request), "layout_json", Refusal.RESOURCE_EXHAUSTED)
+        message = _refused(rig, lambda: rig.group.attach(request), "layout_json", Refusal.RESOURCE_EXHAUSTED)
         assert "the limit is 10000" in message
     request.layout_json = _layout()
-    rig.core.attach(request)
+    rig.group.attach(request)
     big = pack_tensors({"param/a": torch.zeros(10_000)})
-    _refused(rig, lambda: rig.core.upload("dp0", 1, big), "data", Refusal.RESOURCE_EXHAUSTED)
+    _refused(rig, lambda: rig.upload(1, big), "data", Refusal.RESOURCE_EXHAUSTED)
 
 
 def _sgd() -> dict[str, Any]:
@@ -118,7 +118,7 @@ def test_optimizer_descriptions(change: dict[str, Any], field: str, message: str
         group.options_json = change["options_json"]
     if "set" in change:
         group.options_json = json.dumps({**json.loads(group.options_json), **change["set"]})
-    assert message in _refused(rig, lambda: rig.core.attach(request), field)
+    assert message in _refused(rig, lambda: rig.group.attach(request), field)
 
 
 def _without(state: dict[str, torch.Tensor], *names: str) -> dict[str, torch.Tensor]:
@@ -144,33 +144,30 @@ def test_uploads() -> None:
     ]
     for tensors, message in wrong:
         data = pack_tensors(tensors)
-        assert message in _refused(rig, lambda data=data: rig.core.upload("dp0", 1, data), "data")
+        assert message in _refused(rig, lambda data=data: rig.upload(1, data), "data")
     for data in (b"", b"garbage", pack_tensors(state)[:-1], b"\xff" * 100):
-        assert "safetensors" in _refused(rig, lambda data=data: rig.core.upload("dp0", 1, data), "data")
-    _refused(rig, lambda: rig.core.upload("dp0", 2, b""), "epoch", Refusal.FAILED_PRECONDITION)
-    _refused(rig, lambda: rig.core.upload("dp7", 1, b""), "group", Refusal.NOT_FOUND)
+        assert "safetensors" in _refused(rig, lambda data=data: rig.upload(1, data), "data")
+    _refused(rig, lambda: rig.upload(2, b""), "epoch", Refusal.FAILED_PRECONDITION)
+    _refused(rig, lambda: rig.core.group("dp7"), "group", Refusal.NOT_FOUND)
 
 
 def test_an_upload_after_the_first_applied_step_is_too_late() -> None:
     rig = Rig()
     rig.begin()
     rig.step()
-    message = _refused(
-        rig, lambda: rig.core.upload("dp0", 1, rig.twin.state_bytes()), "epoch", Refusal.FAILED_PRECONDITION
-    )
+    message = _refused(rig, lambda: rig.upload(1, rig.twin.state_bytes()), "epoch", Refusal.FAILED_PRECONDITION)
     assert "step 1 of epoch 1 is applied" in message
 
 
 def test_flows() -> None:
     rig = Rig()
     early = pb.OpenFlowRequest(group="dp0", epoch=1, flow_id=3, source_port=5)
-    _refused(rig, lambda: rig.core.open_flow(early), "epoch", Refusal.FAILED_PRECONDITION)
+    _refused(rig, lambda: rig.group.open_flow(early), "epoch", Refusal.FAILED_PRECONDITION)
     rig.begin()
     for flow, port, field in ((2, 5, "flow_id"), (6, 5, "flow_id"), (3, 0, "source_port"), (3, 65536, "source_port")):
         request = pb.OpenFlowRequest(group="dp0", epoch=1, flow_id=flow, source_port=port)
-        _refused(rig, lambda request=request: rig.core.open_flow(request), field)
-    request = pb.OpenFlowRequest(group="nobody", epoch=1, flow_id=3, source_port=5)
-    assert "it serves dp0" in _refused(rig, lambda: rig.core.open_flow(request), "group", Refusal.NOT_FOUND)
+        _refused(rig, lambda request=request: rig.group.open_flow(request), field)
+    assert "it serves dp0" in _refused(rig, lambda: rig.core.group("nobody"), "group", Refusal.NOT_FOUND)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +192,7 @@ def test_records(change: dict[str, Any], field: str) -> None:
     rig.send(rig.train())
     message = rig.twin.records(1)[0]
     fields = {f.name: getattr(message, f.name) for f in message.DESCRIPTOR.fields}
-    _refused(rig, lambda: rig.core.record(pb.StepRecord(**{**fields, **change})), field)
+    _refused(rig, lambda: rig.send_record(pb.StepRecord(**{**fields, **change})), field)
     rig.record()
     assert rig.replicated() == [(1, 1)]
 
@@ -204,7 +201,7 @@ def test_a_missing_digest_is_refused_where_the_job_asks_for_digests() -> None:
     rig = Rig(make_job(digests=True))
     rig.begin()
     rig.train()
-    _refused(rig, lambda: rig.core.record(rig.twin.records(1)[0]), "parameter_digest")
+    _refused(rig, lambda: rig.send_record(rig.twin.records(1)[0]), "parameter_digest")
 
 
 def test_repeated_records_are_fine_and_different_ones_are_named() -> None:
@@ -212,17 +209,17 @@ def test_repeated_records_are_fine_and_different_ones_are_named() -> None:
     rig.begin()
     rig.send(rig.train())
     first = rig.twin.records(1)[1]
-    assert rig.core.record(first) == []
-    assert rig.core.record(first) == []
+    assert rig.send_record(first) == []
+    assert rig.send_record(first) == []
     other = pb.StepRecord()
     other.CopyFrom(first)
     other.loss += 1
-    message = _refused(rig, lambda: rig.core.record(other), "step", Refusal.FAILED_PRECONDITION)
+    message = _refused(rig, lambda: rig.send_record(other), "step", Refusal.FAILED_PRECONDITION)
     assert message == "rank 1 told another record of step 1 before"
     rig.record()
     assert rig.replicated() == [(1, 1)]
-    assert rig.core.record(first) == [], "an equal record of an applied step is fine too"
-    _refused(rig, lambda: rig.core.record(other), "step", Refusal.FAILED_PRECONDITION)
+    assert rig.send_record(first) == [], "an equal record of an applied step is fine too"
+    _refused(rig, lambda: rig.send_record(other), "step", Refusal.FAILED_PRECONDITION)
 
 
 def test_records_that_run_too_far_ahead_are_not_kept() -> None:
@@ -237,7 +234,7 @@ def test_records_that_run_too_far_ahead_are_not_kept() -> None:
             rig.record()
     assert rig.core.status("dp0").trained_step == 3
     for message in withheld:
-        rig.events += rig.core.record(message)
+        rig.send_record(message)
     assert rig.replicated() == [(1, 1), (1, 2)]
     (lost,) = rig.lost()
     assert (lost.gap.step, lost.gap.reason) == (3, GapReason.OVERLOAD)
@@ -263,7 +260,8 @@ def test_damaged_requests_are_answered_or_refused_but_never_crash(seed: int) -> 
     rig.begin()
     rig.train()
     messages = [rig.twin.attach(2), rig.twin.open_flows(1)[0], *rig.twin.records(1)]
-    calls = {pb.AttachRequest: rig.core.attach, pb.OpenFlowRequest: rig.core.open_flow, pb.StepRecord: rig.core.record}
+    group = rig.group
+    calls = {pb.AttachRequest: group.attach, pb.OpenFlowRequest: group.open_flow, pb.StepRecord: group.record}
     for message in messages:
         data = bytearray(message.SerializeToString())
         for _ in range(rng.randint(1, 4)):
@@ -278,7 +276,7 @@ def test_damaged_requests_are_answered_or_refused_but_never_crash(seed: int) -> 
     state = bytearray(rig.twin.state_bytes())
     state[rng.randrange(600)] ^= 1 << rng.randrange(8)
     with suppress(ShadowError):
-        rig.core.upload("dp0", 1, bytes(state))
+        rig.upload(1, bytes(state))
 
 
 @settings(deadline=None, max_examples=60)
@@ -300,18 +298,18 @@ def test_numbers_that_no_step_has_are_refused_and_the_largest_can_be_told() -> N
     rig = Rig()
     for field in ("first_step", "current_step"):
         changes = {field: MAX_STEP + 1, "rejoin": True}
-        _refused(rig, lambda changes=changes: rig.core.attach(rig.twin.attach(1, **changes)), field)
+        _refused(rig, lambda changes=changes: rig.group.attach(rig.twin.attach(1, **changes)), field)
     rig.begin()
     rig.step()
     record = rig.twin.records(1)[0]
     record.step = MAX_STEP + 1
-    _refused(rig, lambda: rig.core.record(record), "step")
+    _refused(rig, lambda: rig.send_record(record), "step")
     change = pb.ChangeRequest(group="dp0", epoch=1, effective_step=MAX_STEP + 1)
-    _refused(rig, lambda: rig.core.change(change), "effective_step")
+    _refused(rig, lambda: rig.group.change(change), "effective_step")
     header = state_header("dp0", 1, b"x", MAX_STEP + 1)
     _refused(rig, lambda: check_header(header, 100), "header.step")
     record.step = MAX_STEP
-    rig.core.record(record)
+    rig.send_record(record)
     told = status_message(rig.core.status("dp0"))
     assert (told.trained_step, told.replica_lag.bytes) == (MAX_STEP, (1 << 64) - 1)
-    assert rig.core.asks("dp0", 0).SerializeToString() is not None
+    assert rig.group.needs(0).SerializeToString() is not None

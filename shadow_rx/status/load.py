@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from shadow_rx.status.histogram import Distribution, Histogram
+
 TARGET_UTILISATION = 0.9
 """How busy a node may be at most: near 1, waits grow without bound already for small variations."""
 _WEIGHT = 0.2
@@ -82,24 +84,51 @@ class Load:
         )
 
 
-class StoreMeter:
-    """Measures storage: how long writing takes, by bytes."""
+class LoadMeter:
+    """Measures how busy a shadow node is with one group; durations are passed in."""
 
-    def __init__(self) -> None:
-        """Start without a write."""
-        self._seconds = Mean()
-        self._bytes = Mean()
+    def __init__(self, base_every: int) -> None:
+        """Measure for a job that wants a base snapshot every `base_every` steps (1: each step is one)."""
+        self._base_every = base_every
+        self._busy = 0.0
+        self._apply = Mean()
+        self._write_seconds, self._write_bytes = Mean(), Mean()
+        self._wanted_bytes = 0.0
+        self._applied, self._written = Histogram(), Histogram()
+        self.overloaded = False
+        """Whether it was so when last checked."""
 
-    def wrote(self, count: int, seconds: float) -> None:
-        """Note a write of `count` bytes; one without bytes only prepared a later one."""
-        self._seconds.add(seconds)
-        self._bytes.add(count)
+    def worked(self, seconds: float) -> None:
+        """Add time that the node worked on the group."""
+        self._busy += seconds
 
-    def seconds_for(self, count: float) -> float:
-        """Return how long `count` bytes take at the measured rate, 0 where none is known."""
-        return count * self._seconds.value / self._bytes.value if self._bytes.value > 0 else 0.0
+    def replicated(self, gradient_bytes: int, state_bytes: int) -> None:
+        """Note that a step became a recovery point, with all the work since the one before."""
+        self._apply.add(self._busy)
+        self._applied.add(self._busy)
+        self._busy = 0.0
+        # What the store gets of a step: a gradient, and now and then the state.
+        logged = gradient_bytes if self._base_every > 1 else 0
+        self._wanted_bytes = logged + state_bytes / max(1, self._base_every)
 
+    def wrote(self, nbytes: int, seconds: float) -> None:
+        """Note a write to storage; one without bytes only prepared a later one."""
+        self._write_seconds.add(seconds)
+        self._write_bytes.add(nbytes)
+        self._written.add(seconds)
 
-def bytes_per_step(gradient: int, state: int, base_every: int) -> float:
-    """Return what a job's store gets per step: a gradient, and every `base_every` steps the state (1: only that)."""
-    return float(state) if base_every <= 1 else gradient + state / base_every
+    def load(self, step_seconds: float) -> Load:
+        """Return work and time of one step, of which one comes every `step_seconds` seconds."""
+        rate = self._write_bytes.value
+        store = self._wanted_bytes * self._write_seconds.value / rate if rate > 0 else 0.0
+        return Load(step_seconds, self._apply.value, store)
+
+    @property
+    def apply_seconds(self) -> Distribution:
+        """How long the node worked on each step."""
+        return self._applied.read()
+
+    @property
+    def store_seconds(self) -> Distribution:
+        """How long each write took."""
+        return self._written.read()

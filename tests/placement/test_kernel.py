@@ -107,7 +107,8 @@ def _at_once(assembler: Assembler, arrivals: list[Arrival], release: bool, batch
 
 
 def _released(assembler: Assembler, release: bool) -> None:
-    while release and assembler.slot(assembler.next_step).complete:
+    # A step of an empty layout is complete as it is: only the steps that are sent, 3 to 6, are released.
+    while release and assembler.next_step <= 6 and assembler.slot(assembler.next_step).complete:
         assembler.release()
 
 

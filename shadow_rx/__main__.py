@@ -32,7 +32,8 @@ from shadow_rx.core import ShadowCore
 from shadow_rx.errors import ShadowError
 from shadow_rx.options import ShadowOptions
 from shadow_rx.peers.connections import GrpcPeer
-from shadow_rx.peers.driver import PeerDriver, check_peers
+from shadow_rx.peers.driver import PeerDriver
+from shadow_rx.peers.repair import check_peers
 from shadow_rx.publish.publisher import BackgroundPublisher
 from shadow_rx.publish.store_queue import STORE_COPIES
 from shadow_rx.receive.live import LiveCapture

@@ -16,7 +16,7 @@ from packets.batch import PacketBatch
 from shadow_rx.apply.model import tensor_bytes
 from shadow_rx.apply.upload import UploadPlan, check_header, check_transfer, prepare
 from shadow_rx.core import ShadowCore
-from shadow_rx.errors import Refusal, ShadowError, invalid
+from shadow_rx.errors import Refusal, ShadowError
 from shadow_rx.group.replica import GroupReplica
 from shadow_rx.logs.message_log import MessageLog
 from shadow_rx.publish.publisher import Publisher, Written
@@ -32,10 +32,8 @@ from shadow_rx.status.events import (
 from shadow_rx.status.group_status import Gap, GroupStatus
 from shadow_rx.status.health import Part
 from shadow_rx.status.load import LoadMeter
-from shadow_rx.store.policy import Point
+from shadow_rx.store.names import Point
 
-PIECE_BYTES = 1 << 20
-"""Bytes of a frame in one message to another shadow node."""
 Clock = Callable[[], float]
 """Seconds of a clock that does not run backwards."""
 Observer = Callable[[Event], None]
@@ -69,7 +67,8 @@ class ShadowNode:
         self.core = core
         """The core, for single-threaded callers that want to look at it."""
         self._observe = observe
-        self._clock = clock
+        self.clock = clock
+        """Time that the core is driven with."""
         self._publisher = publisher
         self._messages = messages
         self._meters = {group: LoadMeter(core.job.store.base_every) for group in core.groups}
@@ -87,19 +86,19 @@ class ShadowNode:
         With `work` the time within counts as work on its steps.
         """
         with self._lock:
-            replica, began = self.core.group(name), self._clock()
+            replica, began = self.core.group(name), self.clock()
             yield replica
             if work:
-                self._meters[name].worked(self._clock() - began)
+                self._meters[name].worked(self.clock() - began)
             self._handle(replica.take_events())
 
     # ---- replicas ----
 
     def on_frames(self, frames: Iterable[bytes]) -> None:
         """Take captured frames (Ethernet, from the destination MAC on)."""
-        now = self._clock()
+        now = self.clock()
         with self._lock:
-            began = self._clock()
+            began = self.clock()
             for frame in frames:
                 events = self.core.on_frame(frame, now)
                 if events:
@@ -109,9 +108,9 @@ class ShadowNode:
 
     def on_batch(self, batch: PacketBatch) -> None:
         """Take captured packets; their memory is free again afterwards."""
-        now = self._clock()
+        now = self.clock()
         with self._lock:
-            began = self._clock()
+            began = self.clock()
             for name, segments in self.core.segments(batch):
                 began = self._charge(None, began)
                 replica = self.core.group(name)
@@ -122,7 +121,7 @@ class ShadowNode:
 
     def _charge(self, group: str | None, began: float) -> float:
         """Charge the time since `began` to a group (None: to all alike); return the present time."""
-        now = self._clock()
+        now = self.clock()
         charged = [self._meters[group]] if group is not None else list(self._meters.values())
         for meter in charged:
             meter.worked((now - began) / len(charged))
@@ -151,7 +150,7 @@ class ShadowNode:
         """Take a rank's record of a step; return what is needed of the rank."""
 
         def record(replica: GroupReplica) -> pb.RecordReply:
-            replica.record(message, self._clock())
+            replica.record(message, self.clock())
             return replica.needs(message.rank)
 
         return self._accept(message, record, work=True)
@@ -190,66 +189,18 @@ class ShadowNode:
             raise
         append = self._messages.prepare_state(header, data) if self._messages is not None else None
         with self.group(header.group) as replica:
-            began, newest = self._clock(), replica.history.replica_step
+            began, newest = self.clock(), replica.history.replica_step
             taken = replica.take_upload(state, began, final=header.final)
             if taken and append is not None:  # the shadow refuses, or does not need, the others in a replay too
                 append()
             if replica.history.replica_step != newest:
-                self._meters[header.group].worked(self._clock() - began)
+                self._meters[header.group].worked(self.clock() - began)
         return taken
 
     def cancel_upload(self, header: pb.StateHeader) -> None:
         """Learn that a state does not come; nothing where the epoch is over."""
         with contextlib.suppress(ShadowError), self.group(header.group) as replica:
             replica.cancel_upload(header.epoch)
-
-    # ---- other shadow nodes ----
-
-    def use_peers(self, names: Iterable[str], grace: float = 0.0) -> None:
-        """Have what is lost asked of the shadow nodes `names` (`shadow_rx.peers.driver`) before a step is given up.
-
-        Args:
-            names: shadow nodes; those that share no group with this one are ignored.
-            grace: seconds that bytes may be late before they count as lost.
-        """
-        known = set(names) - {self.core.shadow}
-        for group in self.core.job.groups:
-            if group.name in self.core.groups and known.intersection(group.shadows):
-                with self.group(group.name) as replica:
-                    replica.peers.start(grace)
-
-    def use_no_peers(self) -> None:
-        """Wait for other shadow nodes no longer: nobody asks them any more."""
-        for name in self.core.groups:
-            with self.group(name) as replica:
-                replica.peers.stop(self._clock())
-
-    def peer_request(self, group: str) -> pb.FramesRequest | None:
-        """Return what to ask the other shadow nodes of a group for, None for nothing."""
-        with self.group(group) as replica:
-            return replica.peers.request(self._clock())
-
-    def give_frames(self, request: pb.FramesRequest) -> Iterator[pb.FrameBytes]:
-        """Yield what is here of the frames of `request`, in pieces."""
-        if request.job != self.core.job.name:
-            raise invalid("job", f"{request.job!r}, this shadow serves job {self.core.job.name!r}")
-        for key in request.frames:
-            # One frame at a time: a step may be larger than what should be in memory twice.
-            with self.group(request.group) as replica:
-                found = replica.peers.give(request, key)
-            for _, first, data in found:
-                for at in range(0, len(data), PIECE_BYTES):
-                    yield pb.FrameBytes(frame=key, start=first + at, data=data[at : at + PIECE_BYTES])
-
-    def take_frame(self, request: pb.FramesRequest, piece: pb.FrameBytes) -> int:
-        """Take what another shadow node gave for `request`; return how many bytes were missing."""
-        with self.group(request.group) as replica:
-            return replica.peers.take(request, piece, self._clock())
-
-    def adopt(self, snapshot: Snapshot, peer: str) -> None:
-        """Take a recovery point that another shadow node gave, before any rank is here."""
-        with self.group(snapshot.group) as replica:
-            replica.adopt(snapshot, peer, self._clock())
 
     # ---- questions ----
 
@@ -259,7 +210,7 @@ class ShadowNode:
             return self._status(group)
 
     def _status(self, group: str) -> GroupStatus:
-        status, meter = self.core.status(group, self._clock()), self._meters[group]
+        status, meter = self.core.status(group, self.clock()), self._meters[group]
         buffers = status.health.buffers
         if self._publisher is not None:
             buffers = replace(buffers, store=self._publisher.status(group))

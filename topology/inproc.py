@@ -28,13 +28,14 @@ from nccl_emu.step_meter import StepMeter
 from nccl_emu.trainer import DataParallelTrainer
 from shadow_rx.assembly import LogFiles, ShadowAssembly
 from shadow_rx.core import ShadowCore
-from shadow_rx.peers.connections import LocalPeer
+from shadow_rx.peers.repair import use_peers
 from shadow_rx.store.storage.crypto import find_keys
 from shadow_rx.store.writer import RecoveryStore
 from topology.fabric import OnStep, TrainingPlan
 from topology.faults import Fault, FaultyLink
 from topology.inproc_switch import InprocSwitch
 from topology.links import Impairments, Link
+from topology.local_peer import LocalPeer
 from topology.port_captures import PortCaptures
 from topology.ring_simulation import RingSimulation, ShadowHost
 from topology.roles import Roles, RunFiles, Track, place_of
@@ -160,7 +161,7 @@ class InprocFabric:
         if resume:
             assembly.take_newer_points(self._peers)
         address = assembly.serve(address, own)
-        assembly.node.use_peers(shadow.name for shadow in self.job.shadows)
+        use_peers(assembly.node, (shadow.name for shadow in self.job.shadows))
         self._peers[spec.name] = LocalPeer(assembly.node)
         self._hosts[spec.name] = ShadowHost(assembly.node, self._peers)
         return address

@@ -16,7 +16,7 @@ from nccl_emu.tcp import TcpConfig
 from nccl_emu.trainer import DataParallelTrainer
 from shadow_rx.node import ShadowNode
 from shadow_rx.peers.connections import Peer
-from shadow_rx.peers.driver import ask_peers
+from shadow_rx.peers.repair import ask_peers
 from topology.errors import TestbedError
 from topology.links import Impairments, Link
 from topology.roles import place_of

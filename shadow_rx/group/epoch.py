@@ -13,7 +13,6 @@ from placement.assembler import Assembler
 from placement.plan import plan_slots
 from shadow_rx.errors import Refusal, ShadowError
 from shadow_rx.group.diagnosis import diagnose, disagreement, unknown_layout
-from shadow_rx.group.resync import KEPT_RECORDS, StateRequests
 from shadow_rx.options import ShadowOptions
 from shadow_rx.status.group_status import Gap
 from shadow_rx.trainer.changes import Timeline
@@ -22,6 +21,36 @@ from shadow_rx.trainer.records import RecordBook
 
 SHOWN_GAPS = 256
 """Most steps of one epoch that are explained at a time."""
+
+
+_MOST_DOUBLINGS = 6
+"""The distance between two states that did not help ends at 64 steps."""
+_KEPT_RECORDS = 64
+"""Steps before the window whose records are kept while a state is awaited: it is published with the ranks' records."""
+
+
+class StateRequests:
+    """Says from which step on the next uploaded state may be.
+
+    A state costs the network a whole model. So a state after which not one step could be applied doubles the distance
+    to the next one; a step that was applied sets it back to one. The shadow goes on asking for ever.
+    """
+
+    def __init__(self) -> None:
+        """Let any step do for the first state."""
+        self._in_vain = 0
+        self.earliest = 0
+        """Earliest step of the next state."""
+
+    def adopted(self, step: int) -> None:
+        """Note that the state after `step` was taken."""
+        self.earliest = step + (1 << min(self._in_vain, _MOST_DOUBLINGS))
+        self._in_vain += 1
+
+    def progressed(self) -> None:
+        """Note that a step was applied."""
+        self._in_vain = 0
+        self.earliest = 0
 
 
 @dataclass
@@ -120,7 +149,7 @@ class Epoch:
         if self.uploading is not None:
             step = min(step, self.uploading + 1)
         self.assembler.skip_to(step)
-        self.book.release(self.assembler.next_step - 2 - KEPT_RECORDS)
+        self.book.release(self.assembler.next_step - 2 - _KEPT_RECORDS)
 
     def verdict(self) -> Gap | None:
         """Return why the oldest step can never be applied, None while it still can."""

@@ -1,4 +1,4 @@
-"""Connections to the other shadow nodes of a group: over gRPC, or by plain calls in the same process."""
+"""Connections to the other shadow nodes of a group: over gRPC."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from jobspec.sidechannel.limits import MAX_MESSAGE_BYTES
 from jobspec.tls import ClientTls, open_channel
 from jobspec.tls.probe import Answer, probe
 from shadow_rx.errors import Refusal, ShadowError
-from shadow_rx.node import ShadowNode
 from shadow_rx.publish.snapshot import EncodedPoint
-from shadow_rx.serve.status_message import status_message
 
 _CALL_SECONDS = 5.0
 """Longest that a peer may take to answer."""
@@ -40,31 +38,6 @@ class Peer(Protocol):
         Raises:
             ShadowError: the point is longer than `most_bytes`.
         """
-
-
-class LocalPeer:
-    """A peer in this process."""
-
-    def __init__(self, node: ShadowNode) -> None:
-        """Ask `node`."""
-        self._node = node
-
-    def frames(self, request: pb.FramesRequest) -> Iterator[pb.FrameBytes]:
-        """Return what it has of the frames that are asked for."""
-        yield from self._node.give_frames(request)
-
-    def status(self, group: str) -> pb.Status:
-        """Return where it is."""
-        return status_message(self._node.status(group))
-
-    def recovery_point(self, group: str, most_bytes: int) -> EncodedPoint:
-        """Return the node's newest recovery point of a group."""
-        try:
-            point = self._node.recovery_point(group, 0)
-        except ShadowError as error:
-            raise ConnectionError(str(error)) from error
-        _check_size(len(point.state), most_bytes)
-        return point
 
 
 class GrpcPeer:
@@ -107,7 +80,7 @@ class GrpcPeer:
                 manifest.append(chunk.manifest_json)
                 data.append(chunk.data)
                 size += len(chunk.manifest_json) + len(chunk.data)
-                _check_size(size, most_bytes)
+                check_size(size, most_bytes)
         except grpc.RpcError as error:
             raise self._not_given(error) from error
         finally:
@@ -131,7 +104,12 @@ class GrpcPeer:
         self._channel.close()
 
 
-def _check_size(nbytes: int, most: int) -> None:
+def check_size(nbytes: int, most: int) -> None:
+    """Refuse a recovery point of more than `most` bytes.
+
+    Raises:
+        ShadowError: it has more.
+    """
     if nbytes > most:
         message = f"the recovery point is longer than {most} bytes; raise the memory limit"
         raise ShadowError(Refusal.RESOURCE_EXHAUSTED, "data", message)

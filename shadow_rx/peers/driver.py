@@ -1,58 +1,23 @@
-"""Asks the other shadow nodes of a group for what this one lost, in a thread or when it is called."""
+"""Asks the other shadow nodes of a group for what this one lost, in a thread."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self
 
 from jobspec.supervised import SupervisedThread
 from jobspec.tls import ClientTls
-from shadow_rx.core import ShadowCore
-from shadow_rx.errors import invalid
 from shadow_rx.node import ShadowNode
-from shadow_rx.peers.connections import GrpcPeer, Peer
+from shadow_rx.peers.connections import GrpcPeer
+from shadow_rx.peers.repair import ask_peers, use_no_peers, use_peers
 from shadow_rx.status.health import Part
 
 _GRACE_SECONDS = 0.05
 """How late bytes may be before they count as lost."""
 _POLL_SECONDS = 0.02
 """How often the thread looks whether something is missing."""
-
-
-def check_peers(core: ShadowCore, names: Iterable[str]) -> None:
-    """Refuse names that are not other shadow nodes of one of the groups that `core` serves.
-
-    Raises:
-        ShadowError: such a name.
-    """
-    groups = [group for group in core.job.groups if group.name in core.groups]
-    known = sorted({name for group in groups for name in group.shadows} - {core.shadow})
-    for name in names:
-        if name not in known:
-            others = ", ".join(known) or "none"
-            raise invalid("peer", f"{name!r} shares no group with {core.shadow}; those that do: {others}")
-
-
-def ask_peers(node: ShadowNode, peers: Mapping[str, Peer]) -> int:
-    """Ask `peers` (by shadow name) once for what `node` lacks in all of its groups; return how many bytes came.
-
-    A peer that cannot be reached is passed over: the next round asks it again.
-    """
-    came = 0
-    for group in node.core.job.groups:
-        request = node.peer_request(group.name) if group.name in node.core.groups else None
-        if request is None:
-            continue
-        for name in group.shadows:
-            if name in peers and name != node.core.shadow:
-                try:
-                    for piece in peers[name].frames(request):
-                        came += node.take_frame(request, piece)
-                except ConnectionError:
-                    continue
-    return came
 
 
 class PeerDriver:
@@ -79,7 +44,7 @@ class PeerDriver:
         self._peers = {name: GrpcPeer(address, tls) for name, address in addresses.items()}
         self._stop = threading.Event()
         # What nobody asks for any more must not be waited for.
-        self._thread = SupervisedThread("peers", self._run, lambda *_: node.use_no_peers())
+        self._thread = SupervisedThread("peers", self._run, lambda *_: use_no_peers(node))
 
     def part(self) -> Part:
         """Return how it is: the nodes that refuse us or we them."""
@@ -88,7 +53,7 @@ class PeerDriver:
 
     def __enter__(self) -> Self:
         """Begin to ask."""
-        self._node.use_peers(self._peers, _GRACE_SECONDS)
+        use_peers(self._node, self._peers, _GRACE_SECONDS)
         self._thread.start()
         return self
 

@@ -65,7 +65,8 @@ def _resume(node: ShadowNode, group: Group, peers: Mapping[str, Peer]) -> Resume
             snapshot = read_point(node.core.job, group, encoded)
             # The node may be further on by now, or its point older than it told: what came decides.
             if (snapshot.epoch, snapshot.step) > own:
-                node.adopt(snapshot, offer.peer)
+                with node.group(group.name) as replica:
+                    replica.adopt(snapshot, offer.peer, node.clock())
                 since = own[1] + 1 if own[0] == snapshot.epoch else 1
                 return Resumed(group.name, offer.peer, snapshot.step, since, tuple(troubles))
         except (ConnectionError, ShadowError) as error:

@@ -12,7 +12,7 @@ from jobspec.supervised import SupervisedThread, Told
 from shadow_rx.publish.snapshot import Snapshot
 from shadow_rx.publish.store_queue import StoreQueue
 from shadow_rx.status.health import Part, StoreStatus
-from shadow_rx.store.policy import Point
+from shadow_rx.store.names import Point
 from shadow_rx.store.writer import RecoveryStore, StoreResult
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from shadow_rx.apply.model import tensor_bytes
 from shadow_rx.publish.snapshot import Snapshot
 from shadow_rx.status.health import StoreStatus
-from shadow_rx.store.policy import Point
+from shadow_rx.store.names import Point
 
 WRITE_COPIES = 3
 """Copies of a point that are made while it is written: its tensors as bytes, the file, the file encrypted."""

@@ -68,8 +68,12 @@ class HistogramSpec:
     """Takes it from a status."""
 
 
-def _one(read: Callable[[GroupStatus], float]) -> Callable[[GroupStatus], Samples]:
-    return lambda status: [((), read(status))]
+def _gauge(name: str, text: str, read: Callable[[GroupStatus], float]) -> MetricSpec:
+    return MetricSpec(name, "gauge", text, lambda status: [((), read(status))])
+
+
+def _counter(name: str, text: str, read: Callable[[GroupStatus], float]) -> MetricSpec:
+    return MetricSpec(name, "counter", text, lambda status: [((), read(status))])
 
 
 def _by_name(read: Callable[[GroupStatus], Mapping[str, int]]) -> Callable[[GroupStatus], Samples]:
@@ -114,26 +118,18 @@ def _memory(status: GroupStatus) -> Samples:
 
 
 METRICS: tuple[MetricSpec, ...] = (
-    MetricSpec("epoch", "gauge", "Incarnation of the group's communicator, 0 before one.", _one(lambda s: s.epoch)),
-    MetricSpec("trained_step", "gauge", "Newest step that the ranks announced.", _one(lambda s: s.trained_step)),
-    MetricSpec("replica_step", "gauge", "Newest step that is a recovery point.", _one(lambda s: s.replica_step)),
-    MetricSpec("durable_step", "gauge", "Newest recovery point that is on storage.", _one(lambda s: s.durable_step)),
-    MetricSpec(
-        "replica_lag_seconds", "gauge", "How long the oldest announced step waits to become a recovery point.",
-        _one(lambda s: s.health.replica_lag.seconds),
-    ),
-    MetricSpec(
-        "durable_lag_seconds", "gauge", "How long the oldest recovery point waits to be on storage.",
-        _one(lambda s: s.health.durable_lag.seconds),
-    ),
-    MetricSpec(
-        "replica_lag_bytes", "gauge", "Replica bytes of announced steps that did not arrive yet.",
-        _one(lambda s: s.health.replica_lag.bytes),
-    ),
-    MetricSpec(
-        "durable_lag_bytes", "gauge", "Gradient bytes of recovery points that are not on storage yet.",
-        _one(lambda s: s.health.durable_lag.bytes),
-    ),
+    _gauge("epoch", "Incarnation of the group's communicator, 0 before one.", lambda s: s.epoch),
+    _gauge("trained_step", "Newest step that the ranks announced.", lambda s: s.trained_step),
+    _gauge("replica_step", "Newest step that is a recovery point.", lambda s: s.replica_step),
+    _gauge("durable_step", "Newest recovery point that is on storage.", lambda s: s.durable_step),
+    _gauge("replica_lag_seconds", "How long the oldest announced step waits to become a recovery point.",
+           lambda s: s.health.replica_lag.seconds),
+    _gauge("durable_lag_seconds", "How long the oldest recovery point waits to be on storage.",
+           lambda s: s.health.durable_lag.seconds),
+    _gauge("replica_lag_bytes", "Replica bytes of announced steps that did not arrive yet.",
+           lambda s: s.health.replica_lag.bytes),
+    _gauge("durable_lag_bytes", "Gradient bytes of recovery points that are not on storage yet.",
+           lambda s: s.health.durable_lag.bytes),
     MetricSpec(
         "lag_steps", "gauge",
         "Steps between trained and replica (stage replica) or replica and durable (stage durable), under the reason "
@@ -145,64 +141,35 @@ METRICS: tuple[MetricSpec, ...] = (
         "Share of the bytes that arrived of one flow's part of the step that is being collected, by kind of copy.",
         _coverage, ("flow", "copy"),
     ),
-    MetricSpec("slots", "gauge", "Steps that can be collected at a time.", _one(lambda s: s.health.buffers.slots)),
-    MetricSpec(
-        "slots_used", "gauge", "Steps of which bytes are being collected.", _one(lambda s: s.health.buffers.slots_used)
-    ),
-    MetricSpec(
-        "held_points", "gauge", "Recovery points that are in memory.", _one(lambda s: s.health.buffers.held)
-    ),
-    MetricSpec(
-        "store_queue_length", "gauge", "Recovery points that wait for storage.",
-        _one(lambda s: s.health.buffers.store.waiting),
-    ),
-    MetricSpec(
-        "store_queue_limit", "gauge", "Most recovery points that may wait for storage.",
-        _one(lambda s: s.health.buffers.store.depth),
-    ),
-    MetricSpec(
-        "store_stride_steps", "gauge",
+    _gauge("slots", "Steps that can be collected at a time.", lambda s: s.health.buffers.slots),
+    _gauge("slots_used", "Steps of which bytes are being collected.", lambda s: s.health.buffers.slots_used),
+    _gauge("held_points", "Recovery points that are in memory.", lambda s: s.health.buffers.held),
+    _gauge("store_queue_length", "Recovery points that wait for storage.", lambda s: s.health.buffers.store.waiting),
+    _gauge("store_queue_limit", "Most recovery points that may wait for storage.",
+           lambda s: s.health.buffers.store.depth),
+    _gauge(
+        "store_stride_steps",
         "Distance of the waiting recovery points that are sure to be stored; above 1 while storage is too slow.",
-        _one(lambda s: s.health.buffers.store.stride),
+        lambda s: s.health.buffers.store.stride,
     ),
     MetricSpec("memory_bytes", "gauge", "Memory of buffers and state, by use.", _memory, ("use",)),
-    MetricSpec(
-        "memory_limit_bytes", "gauge", "Configured bound of that memory.", _one(lambda s: s.health.buffers.memory_limit)
-    ),
-    MetricSpec(
-        "apply_utilisation_ratio", "gauge", "Work of the node on a step by the time between steps; above 1: too slow.",
-        _one(lambda s: s.health.load.apply_utilisation),
-    ),
-    MetricSpec(
-        "store_utilisation_ratio", "gauge", "Time to store a step by the time between steps; above 1: too slow.",
-        _one(lambda s: s.health.load.store_utilisation),
-    ),
-    MetricSpec(
-        "overloaded", "gauge", "1 while the node or its storage falls behind training.",
-        _one(lambda s: s.health.overloaded),
-    ),
-    MetricSpec(
-        "nodes_needed", "gauge", "Shadow nodes that would keep up.", _one(lambda s: s.health.load.nodes_needed)
-    ),
-    MetricSpec(
-        "state_wanted", "gauge", "1 while the trainer is asked for its state, after a loss.",
-        _one(lambda s: s.state_from is not None),
-    ),
-    MetricSpec("replica_packets", "counter", "Intact replicas that came in.", _one(lambda s: s.replica_packets)),
-    MetricSpec(
-        "replica_payload_bytes", "counter", "Payload bytes of these replicas.", _one(lambda s: s.replica_payload_bytes)
-    ),
+    _gauge("memory_limit_bytes", "Configured bound of that memory.", lambda s: s.health.buffers.memory_limit),
+    _gauge("apply_utilisation_ratio", "Work of the node on a step by the time between steps; above 1: too slow.",
+           lambda s: s.health.load.apply_utilisation),
+    _gauge("store_utilisation_ratio", "Time to store a step by the time between steps; above 1: too slow.",
+           lambda s: s.health.load.store_utilisation),
+    _gauge("overloaded", "1 while the node or its storage falls behind training.", lambda s: s.health.overloaded),
+    _gauge("nodes_needed", "Shadow nodes that would keep up.", lambda s: s.health.load.nodes_needed),
+    _gauge("state_wanted", "1 while the trainer is asked for its state, after a loss.",
+           lambda s: s.state_from is not None),
+    _counter("replica_packets", "Intact replicas that came in.", lambda s: s.replica_packets),
+    _counter("replica_payload_bytes", "Payload bytes of these replicas.", lambda s: s.replica_payload_bytes),
     MetricSpec(
         "discarded_frames", "counter", "Frames and replicas of which bytes were not placed, by cause.",
         _by_name(lambda s: s.discarded), ("cause",),
     ),
-    MetricSpec(
-        "replicated_steps", "counter", "Steps that became recovery points.",
-        _one(lambda s: s.health.totals.replicated_steps),
-    ),
-    MetricSpec(
-        "stored_steps", "counter", "Recovery points that became durable.", _one(lambda s: s.health.totals.stored_steps)
-    ),
+    _counter("replicated_steps", "Steps that became recovery points.", lambda s: s.health.totals.replicated_steps),
+    _counter("stored_steps", "Recovery points that became durable.", lambda s: s.health.totals.stored_steps),
     MetricSpec(
         "gap_steps", "counter", "Steps that could not become recovery points, by reason.",
         _by_reason(lambda s: s.health.totals.lost_steps), ("reason",),
@@ -211,17 +178,11 @@ METRICS: tuple[MetricSpec, ...] = (
         "unstored_steps", "counter", "Recovery points that were not written to storage, by reason.",
         _by_reason(lambda s: s.health.totals.unstored_steps), ("reason",),
     ),
-    MetricSpec(
-        "repaired_bytes", "counter", "Replica bytes that only a redundant hop brought.",
-        _one(lambda s: s.health.totals.repaired_bytes),
-    ),
-    MetricSpec(
-        "peer_repaired_bytes", "counter", "Replica bytes that only another shadow node brought.",
-        _one(lambda s: s.health.totals.peer_bytes),
-    ),
-    MetricSpec(
-        "resyncs", "counter", "States that the trainer uploaded after a loss.", _one(lambda s: s.health.totals.resyncs)
-    ),
+    _counter("repaired_bytes", "Replica bytes that only a redundant hop brought.",
+             lambda s: s.health.totals.repaired_bytes),
+    _counter("peer_repaired_bytes", "Replica bytes that only another shadow node brought.",
+             lambda s: s.health.totals.peer_bytes),
+    _counter("resyncs", "States that the trainer uploaded after a loss.", lambda s: s.health.totals.resyncs),
 )  # fmt: skip
 """All metrics of a group but the histograms."""
 

@@ -18,6 +18,7 @@ from jobspec.tls import Credentials, open_port
 from shadow_rx.errors import Refusal, ShadowError, invalid
 from shadow_rx.logs.access_log import AccessLog
 from shadow_rx.node import ShadowNode
+from shadow_rx.peers.repair import give_frames
 from shadow_rx.serve.guard import Guard
 from shadow_rx.serve.status_message import program_version, status_message
 from shadow_rx.serve.upload_budget import UploadBudget
@@ -144,7 +145,7 @@ class ShadowServicer(rpc.ShadowServicer):
 
     def GetFrames(self, request: pb.FramesRequest, context: grpc.ServicerContext) -> Iterator[pb.FrameBytes]:
         """Stream what is here of the frames that another shadow node lacks."""
-        pieces = self._node.give_frames(request)
+        pieces = give_frames(self._node, request)
         while (piece := _call(context, lambda: next(pieces, None))) is not None:
             yield piece
 

@@ -11,7 +11,7 @@ from itertools import accumulate
 from jobspec.recovery_point import MANIFEST_FILE
 from placement.coverage import Coverage
 from shadow_rx.store.names import is_group, parse_base, parse_epoch, parse_segment
-from shadow_rx.store.storage.local import Storage
+from shadow_rx.store.storage.interface import Objects
 
 
 @dataclass(frozen=True)
@@ -69,13 +69,13 @@ class EpochIndex:
         return found
 
 
-def groups_of(storage: Storage) -> list[str]:
+def groups_of(storage: Objects) -> list[str]:
     """Return the groups that the store holds anything of."""
     found = [name for name in storage.names("") if is_group(name)]
     return [name for name in found if any(parse_epoch(inner) is not None for inner in storage.names(name))]
 
 
-def index_of(storage: Storage, group: str) -> list[EpochIndex]:
+def index_of(storage: Objects, group: str) -> list[EpochIndex]:
     """Return a group's epochs, the newest first; those that were superseded come last."""
     found: list[EpochIndex] = []
     for name in storage.names(group):
@@ -85,7 +85,7 @@ def index_of(storage: Storage, group: str) -> list[EpochIndex]:
     return sorted(found, key=lambda entry: (entry.superseded, -entry.epoch, entry.folder))
 
 
-def _epoch(storage: Storage, group: str, folder: str, epoch: int, superseded: bool) -> EpochIndex:
+def _epoch(storage: Objects, group: str, folder: str, epoch: int, superseded: bool) -> EpochIndex:
     bases: list[int] = []
     segments: list[SegmentName] = []
     others: list[str] = []

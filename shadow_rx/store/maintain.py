@@ -9,7 +9,7 @@ from shadow_rx.store.errors import StoreError, Trouble
 from shadow_rx.store.names import SEALED_SUFFIX, STORE_FILE, marker_first
 from shadow_rx.store.opening import StoreFile, read_description, taken, write_description
 from shadow_rx.store.storage.crypto import Key, KeyRing, change_keys, decrypt, encrypt, key_id_of, read_key_file
-from shadow_rx.store.storage.local import Storage
+from shadow_rx.store.storage.interface import Storage
 
 Progress = Callable[[int, int], None]
 """Called with objects that are done and objects in all."""

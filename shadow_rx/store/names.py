@@ -20,6 +20,8 @@ BASE_FILES = (STATE_FILE, MANIFEST_FILE)
 """The objects of a base, in the order of writing; the last one marks it complete."""
 MAX_NUMBER = (1 << 63) - 1
 """Largest step or epoch."""
+Point = tuple[str, int, int]
+"""Group, epoch and step of a recovery point."""
 _UNFINISHED, _DISCARDED = ".new-", ".old-"
 _GROUP = re.compile(NAME_PATTERN)
 _EPOCH = re.compile(r"epoch-([0-9]{4,19})(\.old-[1-9][0-9]{0,8})?")

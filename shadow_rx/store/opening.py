@@ -16,9 +16,10 @@ from shadow_rx.store.errors import StoreError, Trouble, damaged, missing
 from shadow_rx.store.names import STORE_FILE
 from shadow_rx.store.storage.crypto import KeyRing
 from shadow_rx.store.storage.files import FileOperations
-from shadow_rx.store.storage.local import LocalStorage, Storage
+from shadow_rx.store.storage.interface import Objects, Storage
+from shadow_rx.store.storage.local import LocalStorage
 from shadow_rx.store.storage.objects import ObjectStorage
-from shadow_rx.store.storage.sealed import SealedStorage
+from shadow_rx.store.storage.sealed import SealedObjects
 
 FORMAT = "checkmate-store"
 SCHEMA = 2
@@ -49,7 +50,7 @@ class StoreFile(BaseModel):
 class OpenStore:
     """A store that is there and may be used."""
 
-    storage: Storage
+    storage: Objects
     """Its objects, decrypted."""
     plain: Storage
     """Its objects as they lie in the storage."""
@@ -116,7 +117,7 @@ def open_for_reading(storage: Storage, ring: KeyRing | None = None) -> OpenStore
         message = f"is encrypted with key {found.key_id}; name the key file (--key-file)"
         raise StoreError(Trouble.KEY, storage.url, "", message)
     _check_key(storage, found, ring)
-    return OpenStore(SealedStorage(storage, ring, found.id), storage, found)
+    return OpenStore(SealedObjects(storage, ring, found.id), storage, found)
 
 
 @contextmanager
@@ -168,7 +169,7 @@ def open_for_writing(storage: Storage, ring: KeyRing | None = None) -> OpenStore
             if found.key_id != key_id:
                 found = found.model_copy(update={"key_id": key_id})
                 write_description(storage, found)
-    sealed = SealedStorage(storage, ring, found.id) if ring is not None else storage
+    sealed = SealedObjects(storage, ring, found.id) if ring is not None else storage
     return OpenStore(sealed, storage, found)
 
 

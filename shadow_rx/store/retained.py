@@ -9,11 +9,11 @@ from collections import deque
 from dataclasses import dataclass
 
 from jobspec.store import Retention
-from shadow_rx.store.policy import Point
+from shadow_rx.store.names import Point
 
 
 @dataclass(frozen=True)
-class Entry:
+class StoredObject:
     """An object of a store."""
 
     name: str
@@ -38,13 +38,13 @@ class Retained:
     def __init__(self, retention: Retention) -> None:
         """Keep what `retention` wants; with no wish nothing is ever expendable, and nothing is noted."""
         self._retention = retention
-        self._entries: deque[Entry] = deque()
+        self._entries: deque[StoredObject] = deque()
         self._next = 0
         self._bases: deque[_Base] = deque()
         self._newest: dict[Point, int] = {}
         self._gone = 0
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: StoredObject) -> None:
         """Note an object that is written after all others."""
         if self._retention.bases is None and self._retention.steps is None:
             return
@@ -61,7 +61,7 @@ class Retained:
         if entry.base:
             self._bases.append(_Base(number, self._gone + len(self._newest) - len(entry.points)))
 
-    def expendable(self) -> Entry | None:
+    def expendable(self) -> StoredObject | None:
         """Return the oldest object if it may be deleted: always up to a base, never the newest one."""
         if not self._bases:
             return None

@@ -34,7 +34,7 @@ from shadow_rx.trainer.rank_step import told_digest
 
 
 @dataclass(frozen=True)
-class StepRecord:
+class LoggedStep:
     """A step of the log, decoded."""
 
     manifest: Manifest
@@ -109,7 +109,7 @@ def encode_step(snapshot: Snapshot, before: Mapping[str, torch.Tensor]) -> tuple
     return encode_record(text, (*state, snapshot.gradient)), tensors
 
 
-def decode_step(record: Record) -> StepRecord:
+def decode_step(record: Record) -> LoggedStep:
     """Read what `encode_step` wrote.
 
     Raises:
@@ -126,7 +126,7 @@ def decode_step(record: Record) -> StepRecord:
         update = Update(options_of(point.manifest), None if scale is None else float(scale), bool(text["skipped"]))
     except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
         raise SegmentDamage(f"a record does not hold a step: {error!r}") from error
-    return StepRecord(point.manifest, point.tensors, kept, record.body[length:], update, digest)
+    return LoggedStep(point.manifest, point.tensors, kept, record.body[length:], update, digest)
 
 
 def plan_of(manifest: Manifest) -> OptimizerPlan:

@@ -11,8 +11,9 @@ from placement.coverage import Coverage
 from shadow_rx.redaction import shown
 from shadow_rx.store.errors import StoreError
 from shadow_rx.store.index import EpochIndex, SegmentName
+from shadow_rx.store.log import Log, LogCursor
 from shadow_rx.store.names import base_name
-from shadow_rx.store.recover import Chain, Log, StoreReader
+from shadow_rx.store.recover import StoreReader
 
 Progress = Callable[[int, int], None]
 """Called with objects that are done and objects in all."""
@@ -122,7 +123,7 @@ class _Check:
         self._unchecked = Coverage()
         self._bad: list[tuple[int, int, str]] = []
         self._broken: int | None = None
-        self._chain: Chain | None = None
+        self._cursor: LogCursor | None = None
         self._bases = deque(epoch.bases)
 
     def report(self) -> EpochReport:
@@ -165,8 +166,8 @@ class _Check:
                 self._base(self._bases.popleft())
         if whole < steps:
             self._bad.append((name.first + whole, name.last, reason))
-            if self._chain is not None and self._chain.step == name.first + whole - 1:
-                self._broken, self._chain = name.first + whole, None
+            if self._cursor is not None and self._cursor.step == name.first + whole - 1:
+                self._broken, self._cursor = name.first + whole, None
         self._tick()
 
     def _base(self, step: int) -> None:
@@ -175,9 +176,9 @@ class _Check:
         self._tick()
         try:
             base = self._log.base(step)
-            fresh = Chain(self._log, base)
-            chain = self._chain if self._chain is not None and self._chain.step == step else fresh
-            replayed = chain.point().manifest
+            fresh = LogCursor(self._log, base)
+            cursor = self._cursor if self._cursor is not None and self._cursor.step == step else fresh
+            replayed = cursor.point().manifest
         except StoreError as error:
             self._damage[name] = error.reason
             self._bad.append((step, step, error.reason))
@@ -187,34 +188,34 @@ class _Check:
         if base.manifest.schema_version == UNCHECKED_SCHEMA and not self._sealed:
             self._unchecked.add(step, step + 1)
         self._recoverable(base.manifest)
-        self._chain = fresh
+        self._cursor = fresh
 
     def _recoverable(self, manifest: Manifest) -> None:
         for steps in (self._good, *(self._confirmed[part] for part in manifest.confirmed)):
             steps.add(manifest.step, manifest.step + 1)
 
     def _advance(self, step: int) -> None:
-        chain = self._chain
-        if chain is not None and chain.step >= step:
+        cursor = self._cursor
+        if cursor is not None and cursor.step >= step:
             return
-        if chain is not None and chain.step + 1 != step:
-            self._broken, self._chain = chain.step + 1, None
+        if cursor is not None and cursor.step + 1 != step:
+            self._broken, self._cursor = cursor.step + 1, None
             message = f"has no record of step {self._broken}, and those after it need one"
             self._damage.setdefault(self._epoch.folder, message)
-        if self._chain is None:
+        if self._cursor is None:
             before = "no base is before it" if self._broken is None else f"step {self._broken} is missing before it"
             self._bad.append((step, step, before))
             return
         try:
-            if self._chain.advance():
-                self._recoverable(self._chain.manifest)
+            if self._cursor.advance():
+                self._recoverable(self._cursor.manifest)
                 return
             reason = "has no record"
         except StoreError as error:
             reason = error.reason
             self._damage.setdefault(error.name, reason)
         self._bad.append((step, step, reason))
-        self._broken, self._chain = step, None
+        self._broken, self._cursor = step, None
 
 
 def _ranges(steps: Coverage) -> tuple[tuple[int, int], ...]:

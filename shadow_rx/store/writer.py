@@ -16,22 +16,23 @@ import torch
 
 from jobspec.layout import Layout
 from jobspec.recovery_point import MANIFEST_FILE, STATE_FILE, RecoveryPointError, manifest_text, pack_tensors
-from jobspec.store import Retention, StoreSpec
+from jobspec.store import Fsync, Retention, StoreSpec
 from shadow_rx.apply.model import Tensors
 from shadow_rx.publish.snapshot import EncodedPoint, Snapshot, contents, encoding
-from shadow_rx.store.errors import StoreError
+from shadow_rx.store.earlier import found_objects, found_points
 from shadow_rx.store.index import index_of
-from shadow_rx.store.names import MAX_NUMBER, base_name, epoch_folder, segment_name
+from shadow_rx.store.names import Point, base_name, epoch_folder, segment_name
 from shadow_rx.store.opening import OpenStore, open_for_reading, open_for_writing, storage_of
-from shadow_rx.store.policy import Point, base_due, commit_due, synced
-from shadow_rx.store.recover import Log, StoreReader
-from shadow_rx.store.retained import Entry, Retained
+from shadow_rx.store.recover import StoreReader
+from shadow_rx.store.retained import Retained, StoredObject
 from shadow_rx.store.segment import Parts, encode_segment
 from shadow_rx.store.steplog import besides_replay, encode_step
 from shadow_rx.store.storage.crypto import KeyRing
 from shadow_rx.store.storage.files import FileOperations
 from shadow_rx.trainer.description import OptimizerPlan
 
+_MAX_TOGETHER = 16
+"""Most steps that wait for one commit when storage is slow."""
 WHOLE = StoreSpec(base_every=1)
 """Each step as a base: three times the bytes, and each can be read without any other."""
 
@@ -59,7 +60,7 @@ class StoreResult:
 
 
 @dataclass
-class _Chain:
+class _LogTail:
     """Where the log of a group stands."""
 
     epoch: int
@@ -127,7 +128,7 @@ class RecoveryStore:
         self._resume = resume
         self._opened: OpenStore | None = None
         self._begun: set[tuple[str, int]] = set()
-        self._chains: dict[str, _Chain] = {}
+        self._tails: dict[str, _LogTail] = {}
         self._retained: dict[str, Retained] = {}
         self._read_back: dict[str, list[tuple[int, int]]] = {}
 
@@ -151,8 +152,8 @@ class RecoveryStore:
 
     def log_bytes(self, group: str) -> int:
         """Return the bytes of the steps of `group` that wait for a common commit."""
-        chain = self._chains.get(group)
-        return sum(len(part) for record in chain.waiting for part in record) if chain is not None else 0
+        tail = self._tails.get(group)
+        return sum(len(part) for record in tail.waiting for part in record) if tail is not None else 0
 
     def publish(self, snapshot: Snapshot, hurry: bool = False, most_log_bytes: int | None = None) -> StoreResult:
         """Write a recovery point, and delete those that are no longer kept.
@@ -165,29 +166,29 @@ class RecoveryStore:
             most_log_bytes: bytes of steps from which on they wait no longer for a common commit; None: any number.
         """
         group, point = snapshot.group, (snapshot.group, snapshot.epoch, snapshot.step)
-        chain = self._chains.get(group)
-        before = tuple(chain.points) if chain is not None else ()
+        tail = self._tails.get(group)
+        before = tuple(tail.points) if tail is not None else ()
         done: tuple[Point, ...] = ()
         base_error = None
         try:
             self._begin(group, snapshot.epoch)
-            if chain is not None and not chain.continues(snapshot):
-                self._commit(chain)
-                chain, done = None, before
-            due = chain is None
-            if chain is not None:
-                self._log(chain, snapshot)
-                due = base_due(self.policy, chain.since_base, hurry)
+            if tail is not None and not tail.continues(snapshot):
+                self._commit(tail)
+                tail, done = None, before
+            due = tail is None
+            if tail is not None:
+                self._log(tail, snapshot)
+                due = _base_due(self.policy, tail.since_base, hurry)
                 full = most_log_bytes is not None and self.log_bytes(group) >= most_log_bytes
-                if not (due or full or commit_due(self.policy, len(chain.points), hurry)):
+                if not (due or full or _commit_due(self.policy, len(tail.points), hurry)):
                     return StoreResult(point, waiting=True)
-                self._commit(chain)
+                self._commit(tail)
                 done = before
             if due:
-                base_error = self._try_base(snapshot, optional=chain is not None and self._logged)
+                base_error = self._try_base(snapshot, optional=tail is not None and self._logged)
         except Exception as error:
             # Everything: the thread that stores must survive whatever a file system can come up with.
-            self._chains.pop(group, None)
+            self._tails.pop(group, None)
             failed = tuple(old for old in before if old not in done)
             return StoreResult(point, f"{self._storage.url}: {error}", together=done, failed=failed)
         removed, cleanup_error = self._prune(group)
@@ -196,15 +197,15 @@ class RecoveryStore:
     def flush(self) -> list[StoreResult]:
         """Commit what waits, and return what became of it: one result a group."""
         results: list[StoreResult] = []
-        for group, chain in list(self._chains.items()):
-            points = tuple(chain.points)
+        for group, tail in list(self._tails.items()):
+            points = tuple(tail.points)
             if not points:
                 continue
             try:
-                self._commit(chain)
+                self._commit(tail)
                 results.append(StoreResult(points[-1], together=points[:-1]))
             except Exception as problem:  # see `publish`
-                self._chains.pop(group)
+                self._tails.pop(group)
                 results.append(StoreResult(points[-1], f"{self._storage.url}: {problem}", failed=points[:-1]))
         return results
 
@@ -221,32 +222,13 @@ class RecoveryStore:
         return EncodedPoint(manifest_text(point.manifest, indent=1), pack_tensors(point.tensors))
 
     def points(self, group: str) -> list[tuple[int, int]]:
-        """Return epoch and step of what the store holds of `group`, of its present epochs.
-
-        The newest is one that was just read back, replayed and found right: what comes after it, as names tell, was
-        torn by the crash that ended the writer, and is not durable.
+        """Return epoch and step of what the store holds of `group`, of its present epochs (`found_points`).
 
         Raises:
             StoreError: see `open`.
             OSError: the storage failed.
         """
-        reader = StoreReader(self.open())
-        found: list[tuple[int, int]] = []
-        newest: int | None = None
-        for entry in reader.epochs(group):
-            if entry.superseded:
-                continue
-            if newest is None:
-                try:
-                    newest = reader.latest(group, entry.epoch).manifest.step
-                except StoreError:
-                    continue  # nothing of this epoch can be recovered
-                last = newest
-            else:
-                last = MAX_NUMBER
-            for first, end in entry.steps.spans():
-                found += [(entry.epoch, step) for step in range(first, min(end, last + 1))]
-        found.sort()
+        found = found_points(StoreReader(self.open()), group)
         if group not in self._retained:
             self._read_back[group] = found
         return found
@@ -266,8 +248,11 @@ class RecoveryStore:
         storage = self.open().storage
         if group not in self._retained:
             retained = Retained(self.policy.retention)
-            for entry in self._found(group) if self._resume else ():
-                retained.add(entry)
+            if self._resume:
+                # Nothing was written since a restarted node asked for the points, and asking replays the newest steps.
+                points = self._read_back.pop(group, None) or self.points(group)
+                for entry in found_objects(StoreReader(self.open()), group, points):
+                    retained.add(entry)
             self._retained[group] = retained
         if (group, epoch) in self._begun:
             return
@@ -277,62 +262,39 @@ class RecoveryStore:
                     number = 1
                     while storage.exists(target := f"{old.folder}.old-{number}"):
                         number += 1
-                    storage.move(old.folder, target)
+                    self.open().plain.move(old.folder, target)
         self._begun.add((group, epoch))
 
-    def _found(self, group: str) -> list[Entry]:
-        """Return what this run has written before it was restarted, in the order of writing.
-
-        What cannot be recovered counts for nothing, so that nothing that can is deleted for its sake.
-        """
-        # Nothing was written since a restarted node asked for them, and each asking replays the newest steps.
-        sound = {(group, *point) for point in self._read_back.pop(group, None) or self.points(group)}
-        entries: list[tuple[tuple[int, int, bool], Entry]] = []
-        reader = StoreReader(self.open())
-        for epoch in reader.epochs(group):
-            if epoch.superseded:
-                continue
-            torn = _torn_bases(reader.log(epoch))
-            for step in epoch.bases:
-                point = (group, epoch.epoch, step)
-                name, good = f"{epoch.folder}/{base_name(step)}", point in sound and step not in torn
-                entries.append(((epoch.epoch, step, True), Entry(name, (point,) if good else (), good)))
-            for segment in epoch.segments:
-                steps = range(segment.first, segment.last + 1)
-                points = tuple(point for step in steps if (point := (group, epoch.epoch, step)) in sound)
-                entries.append(((epoch.epoch, segment.last, False), Entry(segment.name, points, False)))
-        return [entry for _, entry in sorted(entries, key=lambda pair: pair[0])]
-
-    def _log(self, chain: _Chain, snapshot: Snapshot) -> None:
+    def _log(self, tail: _LogTail, snapshot: Snapshot) -> None:
         """Let a step wait for the next commit."""
         if self._logged:
-            record, chain.others = encode_step(snapshot, chain.others)
-            chain.waiting.append(record)
-            chain.points.append((snapshot.group, snapshot.epoch, snapshot.step))
-        chain.step = snapshot.step
-        chain.since_base += 1
+            record, tail.others = encode_step(snapshot, tail.others)
+            tail.waiting.append(record)
+            tail.points.append((snapshot.group, snapshot.epoch, snapshot.step))
+        tail.step = snapshot.step
+        tail.since_base += 1
 
-    def _commit(self, chain: _Chain) -> None:
+    def _commit(self, tail: _LogTail) -> None:
         """Write the steps that wait as one segment."""
-        if not chain.waiting:
+        if not tail.waiting:
             return
-        (group, epoch, first), (_, _, last) = chain.points[0], chain.points[-1]
+        (group, epoch, first), (_, _, last) = tail.points[0], tail.points[-1]
         header = {"group": group, "epoch": epoch, "first": first, "last": last, "threads": torch.get_num_threads()}
         name = f"{epoch_folder(group, epoch)}/{segment_name(first, last)}"
-        data, points = encode_segment(header, tuple(chain.waiting)), tuple(chain.points)
-        chain.waiting.clear()
-        chain.points.clear()
-        with self._listed(group, Entry(name, points, False)):
-            self.open().storage.put(name, self._counted(data), synced(self.policy, base=False))
+        data, points = encode_segment(header, tuple(tail.waiting)), tuple(tail.points)
+        tail.waiting.clear()
+        tail.points.clear()
+        with self._listed(group, StoredObject(name, points, False)):
+            self.open().storage.put(name, self._counted(data), _synced(self.policy, base=False))
 
     @contextmanager
-    def _listed(self, group: str, entry: Entry) -> Iterator[None]:
+    def _listed(self, group: str, entry: StoredObject) -> Iterator[None]:
         """List an object that is written within; one that failed too, as it may be there: it is deleted in its turn."""
         retained = self._retained[group]
         try:
             yield
         except Exception:
-            retained.add(Entry(entry.name, (), False))
+            retained.add(StoredObject(entry.name, (), False))
             raise
         retained.add(entry)
 
@@ -349,10 +311,10 @@ class RecoveryStore:
     def _write_base(self, snapshot: Snapshot) -> None:
         name = f"{epoch_folder(snapshot.group, snapshot.epoch)}/{base_name(snapshot.step)}"
         point = (snapshot.group, snapshot.epoch, snapshot.step)
-        with self._listed(snapshot.group, Entry(name, (point,), True)):
-            self.open().storage.put_folder(name, self._base_files(snapshot), synced(self.policy, base=True))
+        with self._listed(snapshot.group, StoredObject(name, (point,), True)):
+            self.open().storage.put_folder(name, self._base_files(snapshot), _synced(self.policy, base=True))
         others = besides_replay(snapshot.layout, contents(snapshot)[1]) if self._logged else {}
-        self._chains[snapshot.group] = _Chain(
+        self._tails[snapshot.group] = _LogTail(
             snapshot.epoch, snapshot.step, snapshot.layout, snapshot.optimizer, others=others
         )
 
@@ -368,25 +330,35 @@ class RecoveryStore:
 
     def _prune(self, group: str) -> tuple[tuple[Point, ...], str | None]:
         """Delete what is no longer kept; return the points that are gone, and the error that stopped it."""
-        retained, storage = self._retained[group], self.open().storage
+        retained, opened = self._retained[group], self.open()
         gone: list[Point] = []
         try:
             while (entry := retained.expendable()) is not None:
-                storage.retire(entry.name)
+                opened.storage.retire(entry.name)
                 gone += retained.forget()
-            storage.sweep()
+            opened.plain.sweep()
         except Exception as problem:  # see `publish`
             return tuple(gone), str(problem)
         return tuple(gone), None
 
 
-def _torn_bases(log: Log) -> set[int]:
-    """Return the newest bases that a crash has left damaged: back to the first one that is whole."""
-    torn: set[int] = set()
-    for step in reversed(log.epoch.bases):
-        try:
-            log.base(step)
-            break
-        except StoreError:
-            torn.add(step)
-    return torn
+def _base_due(policy: StoreSpec, since: int, hurry: bool) -> bool:
+    """Tell whether a base is due.
+
+    Args:
+        policy: the job's wishes.
+        since: steps since the last base, the present one included.
+        hurry: whether other steps wait already: a base is put off then, for at most as long again, because it is
+            what takes the longest.
+    """
+    return since >= policy.base_every * (2 if hurry and policy.base_every > 1 else 1)
+
+
+def _commit_due(policy: StoreSpec, waiting: int, hurry: bool) -> bool:
+    """Tell whether `waiting` steps are to be committed now; with `hurry` more of them share a commit."""
+    return waiting >= (max(policy.every, _MAX_TOGETHER) if hurry else policy.every)
+
+
+def _synced(policy: StoreSpec, base: bool) -> bool:
+    """Tell whether an object is flushed to storage before it counts as durable."""
+    return policy.fsync is Fsync.ALWAYS or (base and policy.fsync is Fsync.BASE)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -73,31 +72,6 @@ class OptimizerPlan:
         """Tell whether state of `other` is state of this one: equal class and groups, any options."""
         return self.name == other.name and [g.params for g in self.groups] == [g.params for g in other.groups]
 
-    def to_json(self) -> str:
-        """Return the plan as canonical JSON: ``{"name", "groups": [{"params": [...], "options": {...}}]}``."""
-        groups = [{"params": group.params, "options": group.options} for group in self.groups]
-        return json.dumps({"name": self.name, "groups": groups}, sort_keys=True, separators=(",", ":"))
-
-    @classmethod
-    def from_json(cls, text: str, field: str = "optimizer") -> OptimizerPlan:
-        """Read what `to_json` wrote, checking each group as an attach request's is; `field` is named in errors.
-
-        Raises:
-            ShadowError: not such an object, an unknown class, a parameter in two groups, or options that the class
-                does not accept.
-        """
-        value = parse_json(text, field)
-        groups = value.get("groups") if isinstance(value, dict) else None
-        if not isinstance(groups, list):
-            raise invalid(field, 'is no optimizer: expected {"name": ..., "groups": [...]}')
-        message = pb.OptimizerDescription(name=str(value.get("name")))
-        for index, group in enumerate(groups):
-            params = group.get("params") if isinstance(group, dict) else None
-            if not isinstance(params, list) or not all(isinstance(name, str) for name in params):
-                raise invalid(f"{field}.groups[{index}]", "expected an object with a list of names as params")
-            message.groups.add(params=params, options_json=json.dumps(group.get("options")))
-        return parse_groups(message, field)
-
 
 def new_optimizer(plan: OptimizerPlan, groups: list[dict[str, Any]]) -> torch.optim.Optimizer:
     """Return the optimizer of `plan` over `groups` (``params`` and options), with what its constructor makes of state.
@@ -117,45 +91,33 @@ def new_optimizer(plan: OptimizerPlan, groups: list[dict[str, Any]]) -> torch.op
 
 
 def parse_optimizer(message: pb.OptimizerDescription, layout: Layout) -> OptimizerPlan:
-    """Check a trainer's description against the layout.
+    """Check a trainer's description, in itself and against the layout.
 
     Raises:
         ShadowError: an unknown class, groups that do not hold each parameter of the layout exactly once, or options
             that the class does not accept.
     """
-    plan = parse_groups(message, "optimizer")
-    expected = {slot.param.name for slot in layout.slots}
-    for index, group in enumerate(plan.groups):
-        for name in group.params:
-            if name not in expected:
-                raise invalid(f"optimizer.groups[{index}].params", f"parameter {name!r} is not in the layout")
-    without = expected.difference(*(group.params for group in plan.groups))
-    if without:
-        raise invalid("optimizer.groups", f"parameters of the layout without a group: {sorted(without)[:5]}")
-    return plan
-
-
-def parse_groups(message: pb.OptimizerDescription, field: str) -> OptimizerPlan:
-    """Check a description in itself; `field` is its name in errors.
-
-    Raises:
-        ShadowError: see `parse_optimizer`, but for what needs the layout.
-    """
     if message.name not in OPTIMIZERS:
         known = ", ".join(OPTIMIZERS)
-        raise invalid(f"{field}.name", f"{message.name!r} cannot be replayed from gradients; expected one of {known}")
+        raise invalid("optimizer.name", f"{message.name!r} cannot be replayed from gradients; expected one of {known}")
+    expected = {slot.param.name for slot in layout.slots}
     seen: set[str] = set()
     groups: list[GroupPlan] = []
     for index, group in enumerate(message.groups):
-        here = f"{field}.groups[{index}]"
+        here = f"optimizer.groups[{index}]"
+        if not group.params:
+            raise invalid(f"{here}.params", "is empty; expected at least one parameter")
         for name in group.params:
             if name in seen:
                 raise invalid(f"{here}.params", f"parameter {name!r} is in two groups; expected once")
+            if name not in expected:
+                raise invalid(f"{here}.params", f"parameter {name!r} is not in the layout")
             seen.add(name)
-        if not group.params:
-            raise invalid(f"{here}.params", "is empty; expected at least one parameter")
         options = parse_options(message.name, group.options_json, f"{here}.options_json")
         groups.append(GroupPlan(tuple(group.params), options))
+    without = expected - seen
+    if without:
+        raise invalid("optimizer.groups", f"parameters of the layout without a group: {sorted(without)[:5]}")
     return OptimizerPlan(message.name, tuple(groups))
 
 
@@ -185,8 +147,7 @@ def parse_options(optimizer: str, text: str, field: str) -> Options:
     """Read the options of one group and check that the optimizer's class can make a step with them.
 
     Raises:
-        ShadowError: not a JSON object, a key of the group is missing, an option that needs what a shadow
-        does not have,
+        ShadowError: not a JSON object, a key of the group is missing, an option that needs what a shadow does not have,
             or a value that the class cannot use; `field` is named.
     """
     value = parse_json(text, field)
@@ -213,9 +174,8 @@ def parse_options(optimizer: str, text: str, field: str) -> Options:
 def state_keys(optimizer: str, options: Options, dtype: torch.dtype) -> dict[str, bool]:
     """Return the state that the optimizer keeps for a parameter after a step: by key, whether it is a scalar.
 
-    Found out by a step on a small tensor, which also shows whether the options work at all. The class's
-    constructor is not asked to check them: the trainer's is not asked either when a scheduler changes an
-    option.
+    Found out by a step on a small tensor, which also shows whether the options work at all. The class's constructor is
+    not asked to check them: the trainer's is not asked either when a scheduler changes an option.
     """
     probe = torch.zeros(2, dtype=dtype)
     stepper = OPTIMIZERS[optimizer]([{"params": [probe], **options}])

@@ -26,7 +26,7 @@ from shadow_rx.publish.store_queue import STORE_COPIES, StoreQueue
 from shadow_rx.status.events import Event, StepReplicated
 from shadow_rx.status.group_status import GroupStatus
 from shadow_rx.status.health import StoreStatus
-from shadow_rx.store.policy import Point
+from shadow_rx.store.names import Point
 from shadow_rx.store.writer import RecoveryStore
 from tests.shadow_rx.twin import Twin, as_bytes, make_layout, upload
 from tests.shadow_rx.wire import make_job

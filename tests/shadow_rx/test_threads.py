@@ -79,7 +79,7 @@ def test_the_peer_drivers_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = NodeRig(None)
     rig.core = ShadowCore(job.model_copy(update={"groups": groups}), "sh0")
     rig.node = ShadowNode(rig.core, lambda: rig.now)
-    monkeypatch.setattr(rig.node, "peer_request", fails)
+    monkeypatch.setattr(rig.node.core.group("dp0").peers, "request", fails)
     with PeerDriver(rig.node, {"sh1": "unix:/nowhere"}) as driver:
         assert "MemoryError" in await_trouble(driver.part)
         rig.begin()

@@ -8,16 +8,16 @@ from shadow_rx.store.errors import StoreError, Trouble
 from shadow_rx.store.names import SEALED_SUFFIX
 from shadow_rx.store.storage.crypto import KeyRing, decrypt, encrypt, sealed_size
 from shadow_rx.store.storage.files import Parts
-from shadow_rx.store.storage.local import Storage
+from shadow_rx.store.storage.interface import Objects
 
 
-class SealedStorage:
+class SealedObjects:
     """Encrypts what is put and decrypts what is got; names do not change but for a suffix below.
 
     An object that is not encrypted is refused: it could be anybody's.
     """
 
-    def __init__(self, inner: Storage, ring: KeyRing, store_id: str) -> None:
+    def __init__(self, inner: Objects, ring: KeyRing, store_id: str) -> None:
         """Keep encrypted objects in `inner`; `store_id` is part of what is authenticated."""
         self.inner = inner
         self._ring = ring
@@ -25,43 +25,23 @@ class SealedStorage:
 
     @property
     def url(self) -> str:
-        """See `Storage`."""
+        """See `Objects`."""
         return self.inner.url
-
-    def check_access(self) -> None:
-        """See `Storage`."""
-        self.inner.check_access()
-
-    def acquire(self) -> None:
-        """See `Storage`."""
-        self.inner.acquire()
-
-    def release(self) -> None:
-        """See `Storage`."""
-        self.inner.release()
-
-    def strangers(self) -> list[str]:
-        """See `Storage`."""
-        return self.inner.strangers()
-
-    def tidy(self) -> None:
-        """See `Storage`."""
-        self.inner.tidy()
 
     def _seal(self, name: str, data: Parts) -> Parts:
         return encrypt(self._ring.primary, self._store_id, name, data)
 
     def put(self, name: str, data: Parts, sync: bool) -> None:
-        """See `Storage`."""
+        """See `Objects`."""
         self.inner.put(name + SEALED_SUFFIX, self._seal(name, data), sync)
 
     def put_folder(self, folder: str, files: Iterable[tuple[str, Parts]], sync: bool) -> None:
-        """See `Storage`."""
+        """See `Objects`."""
         sealed = ((name + SEALED_SUFFIX, self._seal(f"{folder}/{name}", data)) for name, data in files)
         self.inner.put_folder(folder, sealed, sync)
 
     def get(self, name: str, limit: int) -> bytes:
-        """See `Storage`."""
+        """See `Objects`."""
         if not self.inner.exists(name + SEALED_SUFFIX) and self.inner.exists(name):
             message = "is not encrypted, and a key was given; encrypt the store with checkmate store rotate-key"
             raise StoreError(Trouble.KEY, self.url, name, message)
@@ -70,34 +50,18 @@ class SealedStorage:
         )
 
     def exists(self, name: str) -> bool:
-        """See `Storage`; also of one that is not encrypted, so that reading it says so."""
+        """See `Objects`; also of one that is not encrypted, so that reading it says so."""
         return self.inner.exists(name + SEALED_SUFFIX) or self.inner.exists(name)
 
     def names(self, folder: str) -> list[str]:
-        """See `Storage`."""
+        """See `Objects`."""
         return sorted({name.removesuffix(SEALED_SUFFIX) for name in self.inner.names(folder)})
 
-    def move(self, source: str, target: str) -> None:
-        """See `Storage`."""
-        self.inner.move(source, target)
-
     def retire(self, name: str) -> None:
-        """See `Storage`."""
+        """See `Objects`."""
         sealed = name + SEALED_SUFFIX
         self.inner.retire(sealed if self.inner.exists(sealed) else name)
 
-    def sweep(self) -> None:
-        """See `Storage`."""
-        self.inner.sweep()
-
     def size(self, name: str) -> int:
-        """See `Storage`: as it lies below."""
+        """See `Objects`: as it lies below."""
         return max(self.inner.size(name + SEALED_SUFFIX), self.inner.size(name))
-
-    def erase(self) -> None:
-        """See `Storage`."""
-        self.inner.erase()
-
-    def sizes(self) -> dict[str, int]:
-        """See `Storage`."""
-        return self.inner.sizes()

@@ -13,13 +13,15 @@ from shadow_rx.core import ShadowCore
 from shadow_rx.errors import ShadowError
 from shadow_rx.node import ShadowNode
 from shadow_rx.options import ShadowOptions
-from shadow_rx.peers.connections import GrpcPeer, LocalPeer, Peer
-from shadow_rx.peers.driver import PeerDriver, ask_peers, check_peers
+from shadow_rx.peers.connections import GrpcPeer, Peer
+from shadow_rx.peers.driver import PeerDriver
+from shadow_rx.peers.repair import ask_peers, check_peers, give_frames, use_peers
 from shadow_rx.serve.service import ShadowServer
 from shadow_rx.status.events import StepReplicated
 from tests.shadow_rx.twin import Twin, as_bytes, forever, upload
 from tests.shadow_rx.twin import make_layout as small_layout
 from tests.shadow_rx.wire import cut, make_job, replica
+from topology.local_peer import LocalPeer
 
 
 class Pair:
@@ -42,7 +44,7 @@ class Pair:
                 self.points[name][event.snapshot.step] = as_bytes(event.snapshot.tensors)
 
         node = ShadowNode(ShadowCore(self.job, name, options), lambda: self.now, observe=observe)
-        node.use_peers(["sh0", "sh1"])
+        use_peers(node, ["sh0", "sh1"])
         node.attach(self.twin.attach())
         upload(node, 1, self.twin.state_bytes())
         for message in self.twin.open_flows():
@@ -211,7 +213,7 @@ def test_what_is_there_of_the_same_job_and_epoch_is_given() -> None:
 
     def given(**changes: object) -> list[pb.FrameBytes]:
         fields = {"job": "test", "group": "dp0", "epoch": 1, "step": 1, "frames": wanted}
-        return list(node.give_frames(pb.FramesRequest(**{**fields, **changes})))  # type: ignore[arg-type]
+        return list(give_frames(node, pb.FramesRequest(**{**fields, **changes})))  # type: ignore[arg-type]
 
     missing = sum(len(frame) - 54 for frame in frames["sh0"][:2])
     assert sum(len(piece.data) for piece in given()) == sum(f.size for f in _frames(node)) - missing

@@ -22,7 +22,7 @@ from shadow_rx.core import ShadowCore
 from shadow_rx.errors import ShadowError
 from shadow_rx.node import ShadowNode
 from shadow_rx.options import ShadowOptions
-from shadow_rx.peers.connections import GrpcPeer, LocalPeer, Peer
+from shadow_rx.peers.connections import GrpcPeer, Peer
 from shadow_rx.peers.points import PeerOffer, read_point, worth_asking
 from shadow_rx.peers.resume import Resumed, resume_from_peers
 from shadow_rx.publish.publisher import DirectPublisher
@@ -32,6 +32,7 @@ from shadow_rx.status.events import Event, StateAdopted, StepLost, StepReplicate
 from shadow_rx.store.writer import RecoveryStore
 from tests.shadow_rx.twin import Twin, as_bytes, make_layout, upload
 from tests.shadow_rx.wire import make_job, replica
+from topology.local_peer import LocalPeer
 
 
 def both() -> Job:
@@ -171,10 +172,10 @@ def test_nothing_is_taken_that_is_not_newer(peers: Peers) -> None:
     snapshot = peers.nodes["sh1"].core.group("dp0").point(0)
     assert snapshot is not None
     with pytest.raises(ShadowError, match="not newer"):
-        node.adopt(snapshot, "sh1")
+        node.core.group("dp0").adopt(snapshot, "sh1", 0.0)
     peers.rejoin(node)
     with pytest.raises(ShadowError, match="attached already"):
-        node.adopt(replace(snapshot, step=9), "sh1")
+        node.core.group("dp0").adopt(replace(snapshot, step=9), "sh1", 0.0)
 
 
 class Damaged:

@@ -12,10 +12,10 @@ import pytest
 
 from jobspec.store import Retention
 from shadow_rx.group.history import History
-from shadow_rx.store.retained import Entry, Retained
+from shadow_rx.store.retained import Retained, StoredObject
 
 
-def counted_anew(entries: list[Entry], retention: Retention) -> int:
+def counted_anew(entries: list[StoredObject], retention: Retention) -> int:
     """Return how many of `entries`, from the oldest on, may be deleted: the definition, in quadratic time."""
     bases = [index for index, entry in enumerate(entries) if entry.base]
     wanted: list[int] = []
@@ -31,14 +31,14 @@ def counted_anew(entries: list[Entry], retention: Retention) -> int:
 def test_what_is_kept_follows_the_definition(seed: int) -> None:
     rng = random.Random(seed)
     retention = Retention(steps=rng.choice([None, 1, 3, 10]), bases=rng.choice([None, 1, 2]))
-    retained, entries, step = Retained(retention), list[Entry](), 0
+    retained, entries, step = Retained(retention), list[StoredObject](), 0
     for number in range(120):
         # Logs of several steps, bases of a step that is logged or not, failed ones, points that come again.
         step += rng.choice((0, 1, 1, 1, 2))
         points = [("g", 1, s) for s in range(max(1, step - rng.choice((0, 0, 2))), step + 1)]
         base = rng.random() < 0.3
         held = tuple(points[-1:] if base else points) if rng.random() < 0.9 else ()
-        entry = Entry(str(number), held, base and bool(held))
+        entry = StoredObject(str(number), held, base and bool(held))
         retained.add(entry)
         entries.append(entry)
         expected = counted_anew(entries, retention)
@@ -71,9 +71,9 @@ def lines(action: Callable[[], None]) -> int:
 
 
 def one_more(retained: Retained, step: int) -> None:
-    retained.add(Entry(f"log-{step}", (("g", 1, step),), False))
+    retained.add(StoredObject(f"log-{step}", (("g", 1, step),), False))
     if step % 50 == 0:
-        retained.add(Entry(f"step-{step}", (("g", 1, step),), True))
+        retained.add(StoredObject(f"step-{step}", (("g", 1, step),), True))
     while retained.expendable() is not None:
         retained.forget()
 

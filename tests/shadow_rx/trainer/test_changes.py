@@ -14,7 +14,7 @@ from jobspec.recovery_point import pack_tensors
 from jobspec.sidechannel import side_channel_pb2 as pb
 from shadow_rx.apply.model import LiveModel
 from shadow_rx.errors import Refusal, ShadowError
-from shadow_rx.trainer.description import OPTIMIZERS, OptimizerPlan
+from shadow_rx.trainer.description import OPTIMIZERS
 from tests.shadow_rx.rig import Rig
 from tests.shadow_rx.twin import SHAPES, Twin, as_bytes, make_layout
 from tests.shadow_rx.wire import make_job, step_length
@@ -189,18 +189,6 @@ def test_another_layout_on_the_open_streams() -> None:
     assert rig.replicated() == [(1, step) for step in range(1, 6)]
     assert [snapshot.layout.version for snapshot in rig.snapshots()] == [1, 1, 2, 2, 2]
     rig.check_truth()
-
-
-def test_plans_are_read_back_as_they_were_written() -> None:
-    rig = Rig()
-    rig.begin()
-    rig.step()
-    (snapshot,) = rig.snapshots()
-    plan = snapshot.optimizer
-    assert OptimizerPlan.from_json(plan.to_json()) == plan
-    for text in ("[]", "{", '{"name": "SGD"}', '{"name": "os", "groups": []}', '{"name": "SGD", "groups": [7]}'):
-        with pytest.raises(ShadowError):
-            OptimizerPlan.from_json(text)
 
 
 def test_a_stored_gradient_gives_what_the_slot_gave() -> None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from topology.acceptance.campaign import RunLog
 
 NOT_PROVEN = 1
-"""Exit code when the contract does not hold in some run, or a row does not show what it is there to show."""
+"""Exit code when the contract does not hold in some run, or a row does not inject its fault or compares nothing."""
 FAILED = 2
 """Exit code when the runs could not be made."""
 RESULT_FILE = "acceptance.json"
@@ -41,11 +41,11 @@ class AcceptanceFabric(StrEnum):
 
 def acceptance(
     quick: Annotated[
-        bool, typer.Option("--quick", help="The short form: one seed of each row, in the simulation alone.")
+        bool, typer.Option("--quick", help="The short form: one seed of each row, in the simulation only.")
     ] = False,
     fabric: Annotated[
         AcceptanceFabric | None,
-        typer.Option(help="all, the default: each row in the simulation, then once in Mininet where that can be used."),
+        typer.Option(help="all, the default: each row in the simulation, then once in Mininet if it can be used."),
     ] = None,
     seeds: Annotated[
         int | None, typer.Option(min=1, help=f"Seeds of each row in the simulation; by default {_SEEDS}.")
@@ -55,24 +55,25 @@ def acceptance(
         list[str] | None, typer.Option("--only", metavar="NAME", help="Only this row; may be repeated. See --list.")
     ] = None,
     mixed: Annotated[
-        bool, typer.Option("--mixed", help="Only the row whose seeds draw from all faults: for many seeds.")
+        bool,
+        typer.Option("--mixed", help="Only the row mixed-anything, whose seeds draw from all faults: for many seeds."),
     ] = False,
     jobs: Annotated[
-        int | None, typer.Option(min=1, help="Simulated runs at a time; by default one a processor.")
+        int | None, typer.Option(min=1, help="Simulated runs at a time; by default one per processor.")
     ] = None,
     resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with the runs that an earlier, interrupted command left in --out.")
+        bool, typer.Option("--resume", help="Continue the runs of an earlier, interrupted command in --out.")
     ] = False,
     out: Annotated[Path, typer.Option(help="Folder for runs.jsonl and acceptance.json.")] = Path("out/acceptance"),
     as_json: Annotated[bool, typer.Option("--json", help="Print acceptance.json instead of the table.")] = False,
-    list_rows: Annotated[bool, typer.Option("--list", help="List the rows, and end.")] = False,
+    list_rows: Annotated[bool, typer.Option("--list", help="List the rows and exit.")] = False,
 ) -> None:
-    """Inject every fault of the recovery contract, alone and mixed, and judge what became of each run.
+    """Inject every fault of the recovery contract, alone and mixed, and judge the outcome of each run.
 
-    Whatever happens: training is bit for bit that of a run without faults; every published recovery point, in memory
-    and as read from the store, is bit for bit the state of the trainers; every step is on storage or explained; a job
-    that is started again from the newest durable step goes on exactly as the uninterrupted one. A seed that fails is
-    printed with the command that makes it again.
+    Whatever happens: training equals that of a run without faults, bit for bit; every published recovery point, in
+    memory and as read from the store, equals the trainers' state bit for bit; every step is on storage or explained; a
+    job restarted from the newest durable step continues exactly as the uninterrupted one. A failing seed is printed
+    with the command that reproduces it.
 
     Exit code: 0 the contract holds; 1 it does not; 2 the runs could not be made.
 
@@ -84,7 +85,7 @@ def acceptance(
 
         checkmate acceptance --only torn-write --only full-disk
     """
-    # Switches are killed under their clients, of which gRPC would tell line by line.
+    # Switches are killed while clients are connected; gRPC would log a line for each.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     console, notes = Console(), Console(stderr=True)
     if list_rows:
@@ -100,7 +101,7 @@ def acceptance(
 
     wanted = fabric or (AcceptanceFabric.SIMULATION if quick or mixed else AcceptanceFabric.ALL)
     try:
-        rows = [ANYTHING] if mixed else _chosen(only or [])
+        rows = [ANYTHING] if mixed else _scenarios(only or [])
         log = RunLog(out, resume=resume)
         workers = jobs or default_jobs()
         many = range(first_seed, first_seed + (seeds or (_QUICK_SEEDS if quick else _SEEDS)))
@@ -131,16 +132,16 @@ def acceptance(
     raise typer.Exit(0 if passed(result) else NOT_PROVEN)
 
 
-def _chosen(names: Sequence[str]) -> list[Scenario]:
+def _scenarios(names: Sequence[str]) -> list[Scenario]:
     known = {scenario.name: scenario for scenario in SCENARIOS}
     unknown = [name for name in names if name not in known]
     if unknown:
-        raise TestbedError("only", f"there is no row {unknown[0]!r}", f"one of {', '.join(known)}")
+        raise TestbedError("only", f"unknown row {unknown[0]!r}", f"one of {', '.join(known)}")
     return [known[name] for name in names] if names else list(SCENARIOS)
 
 
 def _follow(what: str, records: Iterator[RunRecord], total: int, log: RunLog, console: Console) -> None:
-    """Keep records as they come, and show how far it is; a run that fails is told at once."""
+    """Write records as they arrive, and show progress; a failed run is printed at once."""
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(),
         TimeRemainingColumn(), TextColumn("{task.fields[failed]}"),
@@ -153,6 +154,6 @@ def _follow(what: str, records: Iterator[RunRecord], total: int, log: RunLog, co
             log.add(record)
             if found := failures(record):
                 failed += 1
-                told = f"seed {record.seed} of {record.scenario} failed: {found[0]}; again: {reproduce(record)}"
+                told = f"seed {record.seed} of {record.scenario} failed: {found[0]}; to reproduce: {reproduce(record)}"
                 bar.console.print(told, highlight=False, markup=False, soft_wrap=True)
             bar.update(task, advance=1, failed=f"{failed} failed" if failed else "")

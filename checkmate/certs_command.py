@@ -1,4 +1,4 @@
-"""`checkmate certs`: certificates for trying mutual TLS out."""
+"""`checkmate certs`: test certificates for mutual TLS."""
 
 from __future__ import annotations
 
@@ -20,26 +20,28 @@ FAILED = 2
 
 
 def certs(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write, for its owner alone.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Folder to write, accessible to its owner only.")],
     job: Annotated[
         list[Path] | None,
-        typer.Option("--job", metavar="FILE", help="Job whose switches, shadow nodes and hosts get some (repeatable)."),
+        typer.Option(
+            "--job", metavar="FILE", help="Job whose switches, shadow nodes and hosts get certificates (repeatable)."
+        ),
     ] = None,
     days: Annotated[int, typer.Option(min=1, max=3650, help="How long they are valid.")] = 30,
     host: Annotated[
         list[str] | None,
         typer.Option("--host", metavar="NAME", help="Name or address that servers are reached at, besides localhost."),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace what an earlier run has made there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace the files of an earlier run.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
 ) -> None:
     """Make certificates FOR TESTS: two authorities, and a certificate and key for every party of the jobs.
 
-    The authorities' private keys are not kept, so that no further certificate can be made: make all of them at once.
-    Nothing is ever revoked. In production use your own authority; what it has to put into a certificate is in
-    docs/security.md.
+    The authorities' private keys are not kept, so no certificate can be added later: make all of them at once.
+    Nothing can be revoked. In production use your own authority; docs/security.md says what its certificates must
+    contain.
 
-    Exit code: 0 made; 2 there are some already, a job file is wrong, or the folder cannot be written.
+    Exit code: 0 made; 2 the folder already has some or cannot be written, or a job file is invalid.
 
     Examples:
 

@@ -1,7 +1,7 @@
 """Entry point of `checkmate`: mounts the subcommands and turns errors into messages and exit codes.
 
-The modules of the subcommands import what needs torch within the functions that use it: torch takes seconds to import,
-and ``--help``, completion and most subcommands do without it.
+Subcommand modules import code that needs torch inside the functions that use it: torch takes seconds to import, and
+``--help``, completion and most subcommands do not need it.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ except KeyboardInterrupt:  # this takes a second or two
 app = typer.Typer(
     name="checkmate",
     help="Checkpoints of every training iteration, made from the gradients that are already on the wire.\n\n"
-    "Exit code of every command: 0 all is well; 1 something is not as it must be (the command's help says what), or "
-    "standard output was closed; 2 it could not be done; 130 interrupted; 143 terminated.",
+    "Exit code of every command: 0 success; 1 a check failed (the command's help says which), or standard output was "
+    "closed; 2 the command could not be carried out; 130 interrupted; 143 terminated.",
     no_args_is_help=True,
     rich_markup_mode="rich",
     pretty_exceptions_enable=False,
@@ -52,10 +52,10 @@ app.command("status")(status_command)
 
 
 class _Program(TyperCommand):
-    """A program with a command line of its own: every word that follows the name is its, `--help` and `--` too."""
+    """A program with its own command line: it gets every argument after the name, including `--help` and `--`."""
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        """Leave the words as they are."""
+        """Leave the arguments as they are."""
         ctx.args = list(args)
         return list(args)
 
@@ -85,7 +85,7 @@ def softswitch(context: typer.Context) -> None:
 
 
 class _Terminated(BaseException):
-    """SIGTERM came."""
+    """SIGTERM arrived."""
 
 
 def _terminate(*_: object) -> None:
@@ -95,7 +95,7 @@ def _terminate(*_: object) -> None:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the program and exit with its status."""
     run: Callable[..., None] = app
-    # Ended like an interrupted one: what was started is stopped on the way out.
+    # Handled like an interrupt: everything that was started is stopped on the way out.
     signal.signal(signal.SIGTERM, _terminate)
     try:
         mode()
@@ -108,10 +108,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         finally:
             sys.stdout.flush()
     except OSError as error:
-        # Each command explains what it cannot read or write; this is standard output, above all: a full disk.
+        # Each command explains what it cannot read or write; this is mostly standard output on a full disk.
         if error.errno != errno.EPIPE:
             print(f"error: {error.filename or 'output'}: {error.strerror or error}", file=sys.stderr)
-        # What is still in the buffer cannot be written either, and must not be tried again at the end.
+        # The rest of the buffer cannot be written either, and must not be tried again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         sys.exit(1 if error.errno == errno.EPIPE else 2)
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""What `checkmate replay` found in captures of gloo, as text."""
+"""Output of `checkmate replay` for captures of gloo."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from checkmate.replay_tables import DIGITS, SHOWN_HOLES, SHOWN_LINES, grid, say
+from checkmate.replay_tables import DIGITS, SHOWN_HOLES, SHOWN_LINES, grid, print_line
 
 if TYPE_CHECKING:
     from replay.gloo import GlooReport, StepReport
 
 
 def show_gloo(report: GlooReport, console: Console) -> None:
-    """Print the steps of each DDP job, and what is missing."""
+    """Print the steps of each DDP job, and the missing bytes."""
     trouble: list[str] = []
     for group in report.groups:
-        start = (group.initial_parameters_sha256 or "not known")[:DIGITS]
+        start = (group.initial_parameters_sha256 or "unknown")[:DIGITS]
         title = f"Group {group.group}: {group.ranks} ranks, {len(group.names)} parameters, initial values {start}"
         steps = grid(title, "#step", "complete", "gradients", "unused", "parameters", "optimizer", "status")
         for step in group.steps:
@@ -44,22 +44,22 @@ def show_gloo(report: GlooReport, console: Console) -> None:
         if group.problem is not None:
             trouble.append(f"group {group.group}: {group.problem}")
     for line in trouble[:SHOWN_LINES]:
-        say(console, line)
+        print_line(console, line)
     if len(trouble) > SHOWN_LINES:
-        say(console, f"... and {len(trouble) - SHOWN_LINES} lines like these (--json has all)")
+        print_line(console, f"... and {len(trouble) - SHOWN_LINES} lines like these (--json has all)")
     if report.discarded:
         others = ", ".join(f"{count} {cause}" for cause, count in sorted(report.discarded.items()))
-        say(console, f"segments not used: {others}")
+        print_line(console, f"segments not used: {others}")
     for problem in report.problems[:SHOWN_LINES]:
-        say(console, f"problem: {problem}")
+        print_line(console, f"problem: {problem}")
     steps_ = [step for group in report.groups for step in group.steps]
     done = sum(step.complete for step in steps_)
     declared = sum(step.status == "declared" for step in steps_)
-    say(console, f"{done} of {len(steps_)} steps complete, {declared} with parameters as declared")
+    print_line(console, f"{done} of {len(steps_)} steps complete, {declared} with parameters as declared")
 
 
 def _joined(digests: tuple[str | None, ...] | list[str | None]) -> str:
-    """Return one digest for all that are there, ``-`` where none are."""
+    """Return one digest for all existing ones, ``-`` if there are none."""
     known = [digest for digest in digests if digest is not None]
     return hashlib.sha256("".join(known).encode()).hexdigest()[:DIGITS] if known else "-"
 

@@ -1,4 +1,4 @@
-"""`checkmate inspect`: what is in a capture."""
+"""`checkmate inspect`: summarize a capture."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jobspec.loader import load_job
 from replay.inspect import inspect_capture
 
 DAMAGED = 1
-"""Exit code when the file is no capture, or damaged: what comes before the damage is shown."""
+"""Exit code when the file is not a capture or is damaged; everything before the damage is shown."""
 FAILED = 2
 """Exit code when the file or the job cannot be read."""
 
@@ -25,13 +25,13 @@ FAILED = 2
 def inspect(
     capture: Annotated[Path, typer.Argument(metavar="CAPTURE", help="pcap or pcapng, plain or gzip; - for stdin.")],
     job_file: Annotated[
-        Path | None, typer.Option("--job", metavar="JOB", help="Job whose flows and queue pairs are to be named.")
+        Path | None, typer.Option("--job", metavar="JOB", help="Job that names the flows and queue pairs.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of tables.")] = False,
 ) -> None:
-    """Show what is in a capture: connections, queue pairs, messages, losses, collectives, other traffic.
+    """Summarize a capture: connections, queue pairs, messages, losses, collectives, other traffic.
 
-    Exit code: 0 read to the end; 1 damaged or no capture, what there is before the damage is shown; 2 cannot be read.
+    Exit code: 0 read to the end; 1 damaged or not a capture (everything before the damage is shown); 2 cannot be read.
 
     Example: checkmate inspect ring.pcap --job examples/digits.yaml
     """

@@ -11,18 +11,18 @@ from replay.inspect import Inspection, written
 from replay.inspect_tcp import TcpDirection
 
 MOST_ROWS = 40
-"""Rows of a table; ``--json`` has all."""
+"""Most rows of a table; ``--json`` has all."""
 _MOST_STRANGERS = 10
-"""TCP connections without frames of ours that are listed, the largest ones."""
+"""Most TCP connections without our frames that are listed, largest first."""
 
 _ENDS = "from, to"
 
 _Column = tuple[str, Sequence[str]]
-"""Title (``>`` in front: right-aligned; ``?`` in front: left out where every cell is empty or 0) and cells."""
+"""Title (prefix ``>``: right-aligned; prefix ``?``: omitted if every cell is empty or 0) and cells."""
 
 
 def tables(found: Inspection) -> Iterator[Table | str]:
-    """Yield what is to be printed, in order."""
+    """Yield the tables and lines to print, in order."""
     yield _summary(found)
     if found.tcp:
         yield _tcp(found)
@@ -47,7 +47,7 @@ def _table(title: str, rows: int, columns: Sequence[_Column]) -> Table:
     table = Table(title=f"{title}{more}", title_justify="left")
     kept = [column for column in columns if column[0][0] != "?" or any(cell not in ("", "0") for cell in column[1])]
     for name, _ in kept:
-        # Addresses stay in one piece on a narrow terminal.
+        # Addresses are not wrapped on a narrow terminal.
         justify: Literal["left", "right"] = "right" if ">" in name[:2] else "left"
         table.add_column(name.lstrip("?>"), justify=justify, overflow="fold", no_wrap=name == _ENDS)
     for row in list(zip(*(cells for _, cells in kept), strict=True))[:MOST_ROWS]:
@@ -67,7 +67,11 @@ def _summary(found: Inspection) -> Table:
     table.add_row("bytes", f"{totals.wire_bytes} on the wire, {totals.captured_bytes} captured")
     if totals.packets:
         table.add_row("packet sizes", f"{totals.smallest} to {totals.largest} bytes")
-        back = f"; {totals.backwards} packets are dated before the one in front of them" if totals.backwards else ""
+        back = (
+            f"; {totals.backwards} packets have a timestamp before that of the previous packet"
+            if totals.backwards
+            else ""
+        )
         table.add_row("time", f"{written(totals.first_ns)}, {totals.span_s:.6f} s{back}")
     if totals.span_s:
         rate = 8e-6 * totals.wire_bytes / totals.span_s
@@ -81,7 +85,7 @@ def _tcp(found: Inspection) -> Table:
     strangers = sorted((each for each in found.tcp if not (each.frames.count or each.role)), key=_size, reverse=True)
     listed = (ours + strangers[:_MOST_STRANGERS])[:MOST_ROWS]
     left = len(found.tcp) - len(listed)
-    more = f"; {left} smaller ones are left out (--json has all)" if left else ""
+    more = f"; {left} smaller ones omitted (--json has all)" if left else ""
     return _table(
         f"TCP, each direction of a connection{more}",
         len(listed),

@@ -1,4 +1,4 @@
-"""`checkmate job`: look at a job file without touching anything."""
+"""`checkmate job`: check a job file without changing anything."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ from jobspec.errors import JobError
 from jobspec.loader import load_jobs
 
 FAILED = 2
-"""Exit code when a job file is wrong."""
+"""Exit code when a job file is invalid."""
 
-app = typer.Typer(name="job", help="Check job files and show what follows from them.", no_args_is_help=True)
+app = typer.Typer(
+    name="job", help="Check job files and show the flows and queue pairs that they define.", no_args_is_help=True
+)
 
 
 @app.command()
@@ -27,7 +29,7 @@ def check(
 ) -> None:
     """Validate job files, and show their flows and queue pairs.
 
-    Exit code: 0 all sound; 2 something is wrong, each problem with file, line and field.
+    Exit code: 0 all valid; 2 a file is invalid, with file, line and field of each problem.
 
     Example: checkmate job check examples/digits.yaml
     """

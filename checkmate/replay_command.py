@@ -32,11 +32,11 @@ from replay.errors import ReplayError
 from replay.find import Kind, job_beside, kind_of, records_beside
 
 if TYPE_CHECKING:
-    from replay.run import Progress as ToldProgress
+    from replay.run import Progress as ProgressCallback
     from replay.run import ReplayOptions
 
 INCOMPLETE = 1
-"""Exit code when something is incomplete, damaged, or not equal to the run's."""
+"""Exit code when something is incomplete, damaged, or differs from the run's."""
 FAILED = 2
 """Exit code when a file or an option cannot be used at all."""
 
@@ -46,7 +46,7 @@ _GLOO = "PyTorch over gloo"
 
 
 class KindName(StrEnum):
-    """Traffic to look for."""
+    """Traffic to decode."""
 
     AUTO = "auto"
     TCP = "tcp"
@@ -61,7 +61,7 @@ def replay_command(
     job_file: Annotated[
         Path | None, typer.Option("--job", metavar="JOB", help="Job file; by default job.yaml beside the capture.")
     ] = None,
-    kind: Annotated[KindName, typer.Option(help="Traffic to look for; auto takes what comes first.")] = KindName.AUTO,
+    kind: Annotated[KindName, typer.Option(help="Traffic to decode; auto takes the first kind found.")] = KindName.AUTO,
     out: Annotated[
         Path | None, typer.Option(help="New folder for gradients (npy) and recovery points.", metavar="DIR")
     ] = None,
@@ -77,27 +77,28 @@ def replay_command(
         ),
     ] = None,
     no_records: Annotated[
-        bool, typer.Option("--no-records", rich_help_panel=_OWN, help="Use frame headers alone.")
+        bool, typer.Option("--no-records", rich_help_panel=_OWN, help="Use frame headers only.")
     ] = False,
     checkpoint: Annotated[
         list[Path] | None,
         typer.Option(
             metavar="DIR",
-            help="Recovery point to begin from, one a group; by default the state in the log. Of a PyTorch job the "
-            "checkpoint (.pt) that it began from.",
+            help="Recovery point to start from, one per group; by default the state in the log. For a PyTorch job the "
+            "checkpoint (.pt) that it started from.",
         ),
     ] = None,
     compare: Annotated[
         Path | None,
-        typer.Option(metavar="DIR", rich_help_panel=_OWN, help="The run's checkpoints, to compare with."),
+        typer.Option(metavar="DIR", rich_help_panel=_OWN, help="The run's checkpoints, for comparison."),
     ] = None,
     use_p2p: Annotated[
-        bool, typer.Option("--use-p2p", rich_help_panel=_ROCEV2, help="Let p2p messages supply what is not shown else.")
+        bool,
+        typer.Option("--use-p2p", rich_help_panel=_ROCEV2, help="Use p2p messages for data that appears nowhere else."),
     ] = False,
     dtype: Annotated[
         str | None,
         typer.Option(
-            metavar="TYPE", rich_help_panel=_ROCEV2, help="Element type, e.g. float32: it is not on the wire."
+            metavar="TYPE", rich_help_panel=_ROCEV2, help="Element type, e.g. float32; it is not on the wire."
         ),
     ] = None,
     trainer: Annotated[
@@ -109,7 +110,7 @@ def replay_command(
         typer.Option(
             "--unfinished-checksums",
             rich_help_panel=_GLOO,
-            help="Take segments whose TCP checksum the network card had to fill in (captures on a host with offloads).",
+            help="Accept segments whose TCP checksum the network card fills in (captures on a host with offloads).",
         ),
     ] = False,
     send: SendOption = None,
@@ -124,8 +125,8 @@ def replay_command(
     """Turn captured packets into reduced gradients and recovery points, offline and without root.
 
     Three kinds of traffic: our own, captured at a shadow node's port or at ranks' ports; real NCCL all-reduces over
-    RoCEv2; and DistributedDataParallel jobs of PyTorch over gloo, captured at one rank or several. What is lost or
-    damaged is reported with its exact place; nothing is ever filled with a guess.
+    RoCEv2; and PyTorch DistributedDataParallel jobs over gloo, captured at one or more ranks. Losses and damage are
+    reported with their exact position; nothing is ever guessed.
 
     Exit code: 0 everything is complete; 1 something is not; 2 a file or an option cannot be used.
 
@@ -155,23 +156,28 @@ def replay_command(
             rate=rate, speed=speed, mbps=mbps, loop=loop, rewrite_mac=rewrite_mac, rewrite_ip=rewrite_ip
         )
         if idle is not None:
-            raise ReplayError(idle, "it is about sending", "give --send IFACE too, or leave it out")
+            raise ReplayError(idle, "it only applies to sending", "give --send IFACE too, or omit it")
         found = _kind(captures, kind)
-        with _bar(errors) as tell:
+        with _bar(errors) as progress:
             if found is Kind.GLOO:
-                _refuse({"--records": records, "--no-records": no_records, "--compare": compare, "--job": job_file,
-                         "--through-switch": through_switch, "--use-p2p": use_p2p, "--dtype": dtype},
-                        "PyTorch over gloo")  # fmt: skip
-                complete = _gloo(captures, trainer, checkpoint, out, unfinished_checksums, tell, as_json=as_json)
+                _refuse_options(
+                    {"--records": records, "--no-records": no_records, "--compare": compare, "--job": job_file,
+                     "--through-switch": through_switch, "--use-p2p": use_p2p, "--dtype": dtype},
+                    "PyTorch over gloo",
+                )  # fmt: skip
+                complete = _gloo(captures, trainer, checkpoint, out, unfinished_checksums, progress, as_json=as_json)
             elif found is Kind.ROCEV2:
-                _refuse({"--trainer": trainer, "--unfinished-checksums": unfinished_checksums}, "RoCEv2")
-                _refuse({"--records": records, "--no-records": no_records, "--checkpoint": checkpoint,
-                         "--compare": compare}, "RoCEv2")  # fmt: skip
-                complete = _rdma(captures, job_file, out, use_p2p, dtype, through_switch, tell, as_json=as_json)
+                _refuse_options({"--trainer": trainer, "--unfinished-checksums": unfinished_checksums}, "RoCEv2")
+                _refuse_options(
+                    {"--records": records, "--no-records": no_records, "--checkpoint": checkpoint,
+                     "--compare": compare},
+                    "RoCEv2",
+                )  # fmt: skip
+                complete = _rdma(captures, job_file, out, use_p2p, dtype, through_switch, progress, as_json=as_json)
             else:
-                _refuse({"--use-p2p": use_p2p, "--dtype": dtype, "--trainer": trainer}, "our own TCP traffic")
+                _refuse_options({"--use-p2p": use_p2p, "--dtype": dtype, "--trainer": trainer}, "our own TCP traffic")
                 options = _options(captures, job_file, out, through_switch, records, no_records, checkpoint, compare)
-                complete = _tcp(captures, options, tell, as_json=as_json)
+                complete = _tcp(captures, options, progress, as_json=as_json)
     except (JobError, ReplayError) as error:
         errors.print(f"error: {error}", highlight=False, markup=False, soft_wrap=True)
         raise typer.Exit(FAILED) from None
@@ -180,20 +186,20 @@ def replay_command(
 
 def _kind(captures: list[Path], wanted: KindName) -> Kind:
     if any(str(path) == "-" for path in captures):
-        raise ReplayError("CAPTURE", "captures are read twice, and standard input cannot be", "give a file")
+        raise ReplayError("CAPTURE", "captures are read twice, which standard input does not allow", "give a file")
     if wanted is not KindName.AUTO:
         return Kind(wanted.value)
     for path in captures:
         found = kind_of(path)
         if found is not None:
             return found
-    return Kind.TCP  # which then says what is there instead
+    return Kind.TCP  # whose decoder then reports what the capture holds instead
 
 
-def _refuse(given: dict[str, Any], what: str) -> None:
+def _refuse_options(given: dict[str, Any], what: str) -> None:
     for name, value in given.items():
         if value:
-            raise ReplayError(name, f"it does not apply to {what}", "leave it out, or say --kind")
+            raise ReplayError(name, f"it does not apply to {what}", "omit it, or give --kind")
 
 
 def _options(
@@ -212,7 +218,7 @@ def _options(
     job = load_job(job_file) if job_file is not None else None
     logs: tuple[Path, ...] = ()
     if records and no_records:
-        raise ReplayError("--records and --no-records", "they contradict each other", "give one of them")
+        raise ReplayError("--records and --no-records", "they exclude each other", "give one of them")
     if not no_records:
         logs = tuple(records) if records else records_beside(captures) if job is not None else ()
     if through_switch and job is None:
@@ -220,13 +226,13 @@ def _options(
     return ReplayOptions(job, logs, tuple(checkpoint or ()), out, compare, through_switch=through_switch)
 
 
-def _tcp(captures: list[Path], options: ReplayOptions, tell: ToldProgress, *, as_json: bool) -> bool:
+def _tcp(captures: list[Path], options: ReplayOptions, progress: ProgressCallback, *, as_json: bool) -> bool:
     import torch
 
     from replay.run import replay
 
-    torch.set_num_threads(1)  # as ranks and shadow nodes do
-    report = replay(captures, options, tell)
+    torch.set_num_threads(1)  # like ranks and shadow nodes
+    report = replay(captures, options, progress)
     if as_json:
         print(json.dumps(report.to_json(), indent=2))
     else:
@@ -240,7 +246,7 @@ def _gloo(
     checkpoints: list[Path] | None,
     out: Path | None,
     unfinished_checksums: bool,
-    tell: ToldProgress,
+    progress: ProgressCallback,
     *,
     as_json: bool,
 ) -> bool:
@@ -249,12 +255,12 @@ def _gloo(
     from jobspec.trainer import load_trainer
     from replay.gloo import GlooOptions, replay_gloo
 
-    torch.set_num_threads(1)  # as the ranks do, whose kernels this has to equal
+    torch.set_num_threads(1)  # like the ranks, for bit-identical kernels
     if checkpoints and len(checkpoints) > 1:
-        raise ReplayError("--checkpoint", "a job begins from one checkpoint", "give one")
+        raise ReplayError("--checkpoint", "a job starts from one checkpoint", "give one")
     declared = load_trainer(trainer) if trainer is not None else None
     start = checkpoints[0] if checkpoints else None
-    report = replay_gloo(captures, GlooOptions(declared, start, out, unfinished_checksums), tell)
+    report = replay_gloo(captures, GlooOptions(declared, start, out, unfinished_checksums), progress)
     if as_json:
         print(json.dumps(report.to_json(), indent=2))
     else:
@@ -269,7 +275,7 @@ def _rdma(
     use_p2p: bool,
     dtype: str | None,
     through_switch: bool,
-    tell: ToldProgress,
+    progress: ProgressCallback,
     *,
     as_json: bool,
 ) -> bool:
@@ -283,7 +289,7 @@ def _rdma(
             problem = "the switch's tables follow from the job"
             raise ReplayError("--through-switch", problem, "give the job file (--job)")
         job = load_job(job_file)
-    report = replay_rdma(captures[0], use_p2p=use_p2p, dtype=dtype, job=job, progress=tell)
+    report = replay_rdma(captures[0], use_p2p=use_p2p, dtype=dtype, job=job, progress=progress)
     if out is not None:
         write_tensors(out, report)
     if as_json:
@@ -296,16 +302,16 @@ def _rdma(
 
 
 @contextmanager
-def _bar(console: Console) -> Iterator[ToldProgress]:
-    """Show how many bytes were read, where there is a terminal."""
+def _bar(console: Console) -> Iterator[ProgressCallback]:
+    """Show how many bytes were read, if there is a terminal."""
     text = TextColumn("{task.description:<16}")
     columns = (text, BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         tasks: dict[str, Any] = {}
 
-        def tell(what: str, done: int, total: int | None) -> None:
+        def show(what: str, done: int, total: int | None) -> None:
             if what not in tasks:
                 tasks[what] = bar.add_task(what, total=total)
             bar.update(tasks[what], completed=done, total=total)
 
-        yield tell
+        yield show

@@ -1,4 +1,4 @@
-"""What `checkmate replay` found, as text."""
+"""Output of `checkmate replay`."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ if TYPE_CHECKING:
     from replay.rdma import RdmaReport
 
 SHOWN_HOLES = 3
-"""Holes of a step that are spelled out; ``--json`` has more."""
+"""Most holes of a step that are printed; ``--json`` has more."""
 SHOWN_LINES = 15
-"""Lines of one sort that are printed."""
+"""Most lines of one kind that are printed."""
 DIGITS = 8
-"""Hexadecimal digits of a digest that are shown."""
+"""Hexadecimal digits shown of a digest."""
 
 
 def show_replay(report: ReplayReport, console: Console) -> None:
-    """Print what was found in our own traffic."""
+    """Print the result for our own traffic."""
     streams = grid("Streams", "group", "#epoch", "#rank", "#channel", "from", "to", "kind", "start")
     for stream in report.streams:
         known = (stream.epoch, stream.rank, stream.channel)
@@ -39,37 +39,37 @@ def show_replay(report: ReplayReport, console: Console) -> None:
         count = str(step.bytes) if step.complete else f"{step.bytes} of {step.gradient_bytes}"
         crc = step.crc if step.crc == "ok" else f"{step.crc} {step.frames - step.frames_proven} of {step.frames}"
         names = (step.group, str(step.epoch), str(step.step))
-        steps.add_row(*names, complete, count, crc, (step.sha256 or "-")[:DIGITS], escape(_point(step)))
+        steps.add_row(*names, complete, count, crc, (step.sha256 or "-")[:DIGITS], escape(_recovery_point_text(step)))
     console.print(steps)
-    trouble = [line for step in report.steps for line in _trouble(step)]
+    trouble = [line for step in report.steps for line in _problems(step)]
     for line in trouble[:SHOWN_LINES]:
-        say(console, line)
+        print_line(console, line)
     if len(trouble) > SHOWN_LINES:
-        say(console, f"... and {len(trouble) - SHOWN_LINES} lines like these (--json has all)")
+        print_line(console, f"... and {len(trouble) - SHOWN_LINES} lines like these (--json has all)")
     for absent in report.absent:
         where = f"{absent.group} epoch {absent.epoch}"
-        say(console, f"{where}: steps {absent.first} to {absent.last} are not in the captures")
+        print_line(console, f"{where}: steps {absent.first} to {absent.last} are not in the captures")
     others = {**report.other, **{f"not used: {cause}": count for cause, count in report.discarded.items()}}
     if others:
-        say(console, "other packets: " + ", ".join(f"{count} {name}" for name, count in others.items()))
+        print_line(console, "other packets: " + ", ".join(f"{count} {name}" for name, count in others.items()))
     for name, number in report.oddities.items():
-        say(console, f"note: {number} {name}")
+        print_line(console, f"note: {number} {name}")
     if (slow := notice()) is not None:
-        say(console, f"note: {slow}")
+        print_line(console, f"note: {slow}")
     for problem in report.problems[:SHOWN_LINES]:
-        say(console, f"problem: {problem}")
+        print_line(console, f"problem: {problem}")
     if len(report.problems) > SHOWN_LINES:
-        say(console, f"... and {len(report.problems) - SHOWN_LINES} problems more (--json has all)")
+        print_line(console, f"... and {len(report.problems) - SHOWN_LINES} more problems (--json has all)")
     done = sum(step.complete for step in report.steps)
     applied = sum(step.applied for step in report.steps)
     text = f"{done} of {len(report.steps)} steps complete, {applied} recovery points"
     compared = [step.compared for step in report.steps if step.compared is not None]
     if compared:
         text += f", {sum(compared)} of {len(compared)} equal to the run's"
-    say(console, text)
+    print_line(console, text)
 
 
-def _point(step: StepResult) -> str:
+def _recovery_point_text(step: StepResult) -> str:
     if not step.applied:
         return str(step.reason) if step.reason is not None else "-"
     text = (step.state_sha256 or "")[:DIGITS]
@@ -80,7 +80,7 @@ def _point(step: StepResult) -> str:
     return text
 
 
-def _trouble(step: StepResult) -> Iterator[str]:
+def _problems(step: StepResult) -> Iterator[str]:
     where = f"{step.group} epoch {step.epoch} step {step.step}"
     for hole in step.holes[:SHOWN_HOLES]:
         yield f"{where}: {hole.cause}: {hole}" + ("" if hole.captured else " (flow not captured)")
@@ -95,7 +95,7 @@ def _trouble(step: StepResult) -> Iterator[str]:
 
 
 def show_rdma(report: RdmaReport, console: Console) -> None:
-    """Print what was found in a RoCEv2 capture."""
+    """Print the result for a RoCEv2 capture."""
     decoded = report.decoded
     title = f"All-reduces in {escape(decoded.file)}"
     table = grid(
@@ -112,33 +112,33 @@ def show_rdma(report: RdmaReport, console: Console) -> None:
         ranges = item["missing_elements"]
         if ranges:
             some = ", ".join(f"[{start}, {stop})" for start, stop in ranges[:SHOWN_HOLES])
-            say(console, f"all-reduce {item['index']}: {len(ranges)} ranges missing: {some}")
+            print_line(console, f"all-reduce {item['index']}: {len(ranges)} ranges missing: {some}")
         for lost in item["missing_psn"][:SHOWN_HOLES]:
             text = (
                 f"all-reduce {item['index']}: queue pair {lost['dest_qp']} lost PSN {lost['first']} to {lost['last']}"
             )
-            say(console, text)
+            print_line(console, text)
     for message in decoded.p2p:
         where = f"all-reduce {message.all_reduce}" if message.all_reduce is not None else "no all-reduce"
-        say(
+        print_line(
             console, f"p2p message of {message.bytes} bytes to queue pair {message.dest_qp}: {message.outcome}, {where}"
         )
     for note in decoded.notes:
-        say(console, note)
+        print_line(console, note)
     others = ", ".join(f"{count} {name}" for name, count in decoded.other.items()) or "none"
-    say(console, f"{decoded.packets} packets, {decoded.rocev2_packets} of RoCEv2; others: {others}")
+    print_line(console, f"{decoded.packets} packets, {decoded.rocev2_packets} of RoCEv2; others: {others}")
     if report.problem is not None:
-        say(console, f"problem: {report.problem}")
+        print_line(console, f"problem: {report.problem}")
 
 
 def grid(title: str, *columns: str) -> Table:
-    """Return a table whose columns are named so; ``#`` begins those of numbers."""
+    """Return a table with these columns; the prefix ``#`` marks columns of numbers."""
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0))
     for name in columns:
         table.add_column(name.removeprefix("#"), justify="right" if name.startswith("#") else "left", no_wrap=True)
     return table
 
 
-def say(console: Console, text: str) -> None:
-    """Print a line as it is."""
+def print_line(console: Console, text: str) -> None:
+    """Print a line without markup or wrapping."""
     console.print(text, highlight=False, markup=False, soft_wrap=True)

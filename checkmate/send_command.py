@@ -28,26 +28,28 @@ from replay.send_rewrite import Rewrite
 INCOMPLETE = 1
 """Exit code when not every packet was sent, or the capture is damaged."""
 FAILED = 2
-"""Exit code when nothing can be sent as asked."""
+"""Exit code when nothing can be sent with these options."""
 
 INTERRUPTED = 130
-"""Exit code after SIGINT, which ends endless sending too."""
+"""Exit code after SIGINT, which also ends endless sending."""
 
 _PANEL = "Sending"
 SendOption = Annotated[
     str | None,
     typer.Option("--send", metavar="IFACE", rich_help_panel=_PANEL,
-                 help="Put the capture on the wire at this interface; space, or signal USR1, pauses."),
+                 help="Send the capture at this interface; the space key or signal USR1 pauses."),
 ]  # fmt: skip
 RateOption = Annotated[
-    float | None, typer.Option("--rate", metavar="PPS", rich_help_panel=_PANEL, help="Packets a second.")
+    float | None, typer.Option("--rate", metavar="PPS", rich_help_panel=_PANEL, help="Packets per second.")
 ]
 SpeedOption = Annotated[
     float | None,
-    typer.Option("--speed", metavar="FACTOR", rich_help_panel=_PANEL, help="Times the recorded speed [default: 1]."),
+    typer.Option(
+        "--speed", metavar="FACTOR", rich_help_panel=_PANEL, help="Multiple of the recorded speed [default: 1]."
+    ),
 ]
 MbpsOption = Annotated[
-    float | None, typer.Option("--mbps", metavar="MBIT", rich_help_panel=_PANEL, help="Megabits of frames a second.")
+    float | None, typer.Option("--mbps", metavar="MBIT", rich_help_panel=_PANEL, help="Megabits of frames per second.")
 ]
 LoopOption = Annotated[
     int | None,
@@ -55,12 +57,12 @@ LoopOption = Annotated[
 ]
 RewriteMacOption = Annotated[
     list[str] | None,
-    typer.Option("--rewrite-mac", metavar="OLD=NEW", rich_help_panel=_PANEL, help="Another MAC address; repeatable."),
+    typer.Option("--rewrite-mac", metavar="OLD=NEW", rich_help_panel=_PANEL, help="Replace a MAC address; repeatable."),
 ]
 RewriteIpOption = Annotated[
     list[str] | None,
     typer.Option("--rewrite-ip", metavar="OLD=NEW", rich_help_panel=_PANEL,
-                 help="Another IP address, checksums updated; repeatable; not for RoCEv2."),
+                 help="Replace an IP address and update checksums; repeatable; not for RoCEv2."),
 ]  # fmt: skip
 
 
@@ -73,7 +75,7 @@ def send_options_without_send(
     rewrite_mac: list[str] | None,
     rewrite_ip: list[str] | None,
 ) -> str | None:
-    """Return the first option that means nothing without ``--send``, None where none was given."""
+    """Return the first given option that needs ``--send``, None if there is none."""
     given = {
         "--rate": rate, "--speed": speed, "--mbps": mbps, "--loop": loop, "--rewrite-mac": rewrite_mac,
         "--rewrite-ip": rewrite_ip,
@@ -82,10 +84,10 @@ def send_options_without_send(
 
 
 def pace_of(rate: float | None, speed: float | None, mbps: float | None) -> Pace:
-    """Return the pace that the options ask for.
+    """Return the pace that the options select.
 
     Raises:
-        ReplayError: several of them, or one that is not above 0.
+        ReplayError: more than one is given, or one is not above 0.
     """
     asked = {
         "--rate": (PaceKind.PACKETS, rate),
@@ -94,12 +96,12 @@ def pace_of(rate: float | None, speed: float | None, mbps: float | None) -> Pace
     }
     given = {name: (kind, value) for name, (kind, value) in asked.items() if value is not None}
     if len(given) > 1:
-        raise ReplayError(" and ".join(given), "each is a pace of its own", "give one of them")
+        raise ReplayError(" and ".join(given), "they exclude each other", "give one of them")
     for name, (kind, value) in given.items():
         try:
             return Pace(kind, value)
         except ValueError as error:
-            raise ReplayError(name, str(error), "or leave it out for the recorded pace") from error
+            raise ReplayError(name, str(error), "or omit it for the recorded pace") from error
     return Pace()
 
 
@@ -115,7 +117,7 @@ def run_send(
     rewrite_ip: list[str] | None = None,
     as_json: bool = False,
 ) -> int:
-    """Send a capture as the options say; return the exit code: 0 all sent, 1 not all, 2 cannot be done, 130 SIGINT."""
+    """Send a capture; return the exit code: 0 all sent, 1 not all, 2 nothing can be sent, 130 SIGINT."""
     errors = Console(stderr=True)
     last = SendState()
     problem: str | None = None
@@ -129,7 +131,7 @@ def run_send(
         times = 1 if loop is None else loop
         with _Bar(errors, captures[0], iface, pace) as bar, _switching() as (pause, keys):
 
-            def tell(state: SendState) -> None:
+            def show(state: SendState) -> None:
                 nonlocal last
                 last = state
                 keys()
@@ -141,7 +143,7 @@ def run_send(
                 pace=pace,
                 loop=times,
                 rewrite=rewrite,
-                progress=tell,
+                progress=show,
                 stop=lambda: False,
                 pause=pause,
             )
@@ -156,14 +158,14 @@ def run_send(
     if as_json:
         print(json.dumps(summary(last) | {"error": problem}, indent=2))
     elif last.round:
-        print(_words(last))
+        print(_text(last))
     if problem is not None:
         errors.print(f"error: {problem}", highlight=False, markup=False, soft_wrap=True)
     return code
 
 
 def summary(state: SendState) -> dict[str, Any]:
-    """Return what was sent, for programs."""
+    """Return the totals as JSON-ready values."""
     return {
         "rounds": state.round,
         "packets": state.packets,
@@ -174,7 +176,7 @@ def summary(state: SendState) -> dict[str, Any]:
     }
 
 
-def _words(state: SendState) -> str:
+def _text(state: SendState) -> str:
     seconds = max(state.elapsed_ns, 1) / 1e9
     rates = f"{state.packets / seconds:,.0f} packets/s, {8e-6 * state.bytes / seconds:,.1f} Mbit/s"
     lines = [
@@ -210,22 +212,22 @@ class _Bar:
     def show(self, state: SendState) -> None:
         note = f"{state.packets} packets" + (f", round {state.round}" if state.round > 1 else "")
         if state.paused:
-            note += ", paused (space goes on)"
+            note += ", paused (space continues)"
         self._progress.update(self._task, completed=state.file_bytes, total=state.file_size, note=note)
 
 
 @contextmanager
 def _switching() -> Iterator[tuple[Pause, Callable[[], None]]]:
-    """Let USR1 and, on a terminal, the space key pause, and the shell's stop not count as a delay.
+    """Let USR1 and, on a terminal, the space key pause; time stopped by the shell does not count as a delay.
 
-    Yields the switch and a function that looks for keys.
+    Yields the pause switch and a function that polls the keyboard.
     """
     pause = Pause()
     terminal = sys.stdin.fileno() if sys.stdin is not None and _is_terminal() else None
     before = termios.tcgetattr(terminal) if terminal is not None else None
 
     def cbreak() -> None:
-        # Only where the program is in the foreground: a background job that changes the terminal is stopped (TTOU).
+        # Only in the foreground: a background job that changes the terminal is stopped (TTOU).
         if terminal is not None and os.tcgetpgrp(terminal) == os.getpgrp():
             tty.setcbreak(terminal, termios.TCSANOW)
 

@@ -1,4 +1,4 @@
-"""`checkmate status`: where a shadow node is, how far behind, and why."""
+"""`checkmate status`: progress of a shadow node, its lag, and the reason."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ _PROBE_SECONDS = 3.0
 
 
 class StatusError(Exception):
-    """The shadow node did not tell its status."""
+    """The shadow node did not give its status."""
 
     def __init__(self, address: str, message: str, *, refused: bool) -> None:
-        """Keep the address, what happened, and whether asking again is in vain."""
+        """Keep the address, the error, and whether the request was refused, so that a retry is pointless."""
         self.address = address
         self.refused = refused
         super().__init__(f"shadow node at {address}: {message}")
@@ -48,17 +48,17 @@ def status_command(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print JSON instead of tables; with --watch one document a line.")
     ] = False,
-    watch: Annotated[bool, typer.Option("--watch", "-w", help="Go on until interrupted.")] = False,
-    interval: Annotated[float, typer.Option(min=0.05, metavar="SECONDS", help="Time between two looks.")] = 1.0,
+    watch: Annotated[bool, typer.Option("--watch", "-w", help="Repeat until interrupted.")] = False,
+    interval: Annotated[float, typer.Option(min=0.05, metavar="SECONDS", help="Seconds between updates.")] = 1.0,
     tls: TlsOptions = TlsOptions(),  # noqa: B008
 ) -> None:
-    """Show trained, replica and durable step of a shadow node, how far they are apart, and why.
+    """Show trained, replica and durable step of a shadow node, the lag between them, and its reason.
 
-    The lag is told in steps, seconds and bytes. Also: what has arrived of the step that is being collected, flow by
-    flow; memory in use and its bound; how busy the node and its storage are, and how many nodes would keep up; what
-    was repaired, resynced, lost. docs/operations.md says what to do about each reason.
+    The lag is given in steps, seconds and bytes. Also shown: how much of the current step has arrived, by flow; memory
+    in use and its limit; how busy the node and its storage are, and how many nodes would keep up; repaired, resynced
+    and lost steps. docs/operations.md says what to do about each reason.
 
-    With --watch a shadow node that does not answer is waited for.
+    With --watch the command waits for a shadow node that does not answer.
 
     Exit code: 0 shown; 2 not reachable, refused, or no such group.
 
@@ -99,10 +99,10 @@ def _ask(stub: Any, request: pb.NodeStatusRequest, address: str, tls: ClientTls 
     except grpc.RpcError as error:
         code, details = error.code(), error.details() or "no details"
         if code is grpc.StatusCode.UNIMPLEMENTED:
-            raise StatusError(address, "is no shadow node, or one of an older version", refused=True) from error
+            raise StatusError(address, "is not a shadow node, or is an older version", refused=True) from error
         if code not in (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED):
             raise StatusError(address, details, refused=True) from error
-        # gRPC only says "connections failed": a connection of our own says why.
+        # gRPC only says "connections failed": probing the address says why.
         found = probe(address, tls, _PROBE_SECONDS)
         hint = "is it running, and is this its --listen address?" if found.answer is Answer.ABSENT else ""
         reason = f"{found.reason or details}; {hint}".rstrip("; ")
@@ -112,7 +112,7 @@ def _ask(stub: Any, request: pb.NodeStatusRequest, address: str, tls: ClientTls 
 
 
 def _watch(ask: Callable[[], pb.NodeStatus], console: Console, interval: float, as_json: bool) -> None:
-    def look() -> pb.NodeStatus | StatusError:
+    def poll() -> pb.NodeStatus | StatusError:
         try:
             return ask()
         except StatusError as error:
@@ -122,13 +122,13 @@ def _watch(ask: Callable[[], pb.NodeStatus], console: Console, interval: float, 
 
     if as_json:
         while True:
-            found = look()
+            found = poll()
             document = {"error": str(found)} if isinstance(found, StatusError) else to_json(found)
             print(json.dumps(document), flush=True)
             time.sleep(interval)
     with Live(console=console, auto_refresh=False, screen=console.is_terminal, vertical_overflow="crop") as live:
         while True:
-            found = look()
+            found = poll()
             shown = f"[red]{escape(str(found))}[/]" if isinstance(found, StatusError) else status_view(found, None)
             live.update(shown, refresh=True)
             time.sleep(interval)

@@ -1,4 +1,4 @@
-"""What `checkmate status` shows, as tables."""
+"""Tables of `checkmate status`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from jobspec.sidechannel import side_channel_pb2 as pb
 from topology.findings import bytes_text
 
 SHOWN_GAPS = 8
-"""Gaps that are shown; ``--json`` has all that the shadow node tells."""
+"""Most gaps that are shown; ``--json`` has all that the shadow node reports."""
 SHOWN_FLOWS = 16
-"""Flows that are shown: those that lack the most."""
+"""Most flows that are shown: those that lack the most bytes."""
 
 
 def status_view(node: pb.NodeStatus, address: str | None) -> RenderableType:
@@ -71,7 +71,7 @@ def _steps(status: pb.Status) -> Table:
 def _coverage(status: pb.Status) -> Table:
     flows = sorted(status.coverage, key=lambda flow: flow.primary_bytes - flow.primary_expected_bytes)
     left = f", {SHOWN_FLOWS} of {len(flows)} flows (--json has all)" if len(flows) > SHOWN_FLOWS else ""
-    title = f"Arrived of step {status.collecting_step}{left}"
+    title = f"Received of step {status.collecting_step}{left}"
     again = any(flow.redundant_expected_bytes for flow in flows)
     table = _table(title, ">flow", ">primary", *([">redundant"] if again else []))
     for flow in flows[:SHOWN_FLOWS]:
@@ -91,7 +91,9 @@ def _share(count: int, expected: int) -> str:
 def _use(status: pb.Status) -> Table:
     buffers, load, totals = status.buffers, status.load, status.totals
     used = buffers.collecting_bytes + buffers.state_bytes + buffers.queued_bytes + buffers.log_bytes
-    stride = f"; storage is slow: one of {buffers.store_stride} is sure to be kept" if buffers.store_stride > 1 else ""
+    stride = (
+        f"; storage is slow: one in {buffers.store_stride} is certain to be stored" if buffers.store_stride > 1 else ""
+    )
     table = Table(show_header=False)
     table.add_row("memory", f"{bytes_text(used)} of {bytes_text(buffers.memory_limit_bytes)}")
     table.add_row(
@@ -113,13 +115,13 @@ def _use(status: pb.Status) -> Table:
         if counts:
             table.add_row(name, _counts(counts))
     if status.state_wanted:
-        table.add_row("asks for", f"the trainer's state after step {status.state_from} or a later one")
+        table.add_row("requests", f"the trainer's state after step {status.state_from} or a later one")
     return table
 
 
 def _load(load: pb.Load) -> str:
     if not load.step_seconds:
-        return "not known yet"
+        return "unknown yet"
     text = (
         f"a step every {load.step_seconds:.3g} s takes {load.apply_seconds:.3g} s to apply, "
         f"{load.store_seconds:.3g} s to store"

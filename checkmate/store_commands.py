@@ -1,4 +1,4 @@
-"""`checkmate restore`, `verify` and `store`: recovery points out of a store, and care of the store."""
+"""`checkmate restore`, `verify` and `store`: restore recovery points and maintain a store."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from rich.table import Table
 from shadow_rx.logs.access_log import VARIABLE, logged_use
 
 if TYPE_CHECKING:
-    from shadow_rx.store.maintain import Progress as ToldProgress
+    from shadow_rx.store.maintain import Progress as ProgressCallback
     from shadow_rx.store.verify import StoreReport
 
 DAMAGED = 1
@@ -30,25 +30,25 @@ FAILED = 2
 
 _MOST_LINES, _MOST_RANGES = 50, 10
 
-app = typer.Typer(name="store", help="Keys of stores, and their removal.", no_args_is_help=True)
+app = typer.Typer(name="store", help="Manage keys of stores, and remove stores.", no_args_is_help=True)
 
-StoreArgument = Annotated[str, typer.Argument(metavar="STORE", help="Directory, or a URL that fsspec knows.")]
+StoreArgument = Annotated[str, typer.Argument(metavar="STORE", help="Directory, or a URL that fsspec supports.")]
 KeyFile = Annotated[
     Path | None,
     typer.Option(help="File with the keys of an encrypted store; by default those of $CHECKMATE_STORE_KEY."),
 ]
 OpenPermissions = Annotated[
-    bool, typer.Option("--allow-open-permissions", help="Read a directory that others than its owner can read, too.")
+    bool, typer.Option("--allow-open-permissions", help="Accept a directory that users other than its owner can read.")
 ]
 AccessLogFile = Annotated[
     Path | None,
-    typer.Option("--access-log", metavar="FILE", envvar=VARIABLE, help="Append a JSON line that says who did this."),
+    typer.Option("--access-log", metavar="FILE", envvar=VARIABLE, help="Append a JSON line about this access to FILE."),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 
 
 class Format(StrEnum):
-    """Forms of a restored recovery point."""
+    """Formats of a restored recovery point."""
 
     TORCH = "torch"
     SAFETENSORS = "safetensors"
@@ -57,7 +57,7 @@ class Format(StrEnum):
 
 
 @contextmanager
-def _told() -> Iterator[None]:
+def _reporting_errors() -> Iterator[None]:
     """Turn errors into a message and an exit code."""
     from shadow_rx.store.errors import StoreError
 
@@ -69,13 +69,13 @@ def _told() -> Iterator[None]:
 
 
 @contextmanager
-def _progress(title: str) -> Iterator[ToldProgress]:
+def _progress(title: str) -> Iterator[ProgressCallback]:
     with Progress(console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(title, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
-def _form(target: Path, wanted: Format | None) -> Format:
+def _format(target: Path, wanted: Format | None) -> Format:
     if wanted is not None:
         return wanted
     match target.suffix:
@@ -84,7 +84,7 @@ def _form(target: Path, wanted: Format | None) -> Format:
         case ".safetensors":
             return Format.SAFETENSORS
     raise typer.BadParameter(
-        f"{target} ends neither in .pt nor in .safetensors; say --format (dcp and point make a directory)",
+        f"{target} ends neither in .pt nor in .safetensors; give --format (dcp and point make a directory)",
         param_hint="--to",
     )
 
@@ -101,11 +101,11 @@ def restore(
     store: StoreArgument,
     to: Annotated[Path, typer.Option(help="File to write (.pt, .safetensors), or directory (--format dcp, point).")],
     step: Annotated[str, typer.Option(metavar="N|latest", help="Step to restore.")] = "latest",
-    group: Annotated[str | None, typer.Option(help="DP group, where the store holds several.")] = None,
-    form: Annotated[Format | None, typer.Option("--format", help="By default what the name of the file says.")] = None,
-    rank: Annotated[int, typer.Option(min=0, help="Rank whose buffers, schedule and RNG states are taken.")] = 0,
+    group: Annotated[str | None, typer.Option(help="DP group, if the store holds several.")] = None,
+    form: Annotated[Format | None, typer.Option("--format", help="By default according to the file name.")] = None,
+    rank: Annotated[int, typer.Option(min=0, help="Rank whose buffers, schedule and RNG states to use.")] = 0,
     model_only: Annotated[
-        bool, typer.Option("--model-only", help="With safetensors: what model.load_state_dict takes, nothing else.")
+        bool, typer.Option("--model-only", help="With safetensors: only what model.load_state_dict takes.")
     ] = False,
     key_file: KeyFile = None,
     allow_open_permissions: OpenPermissions = False,
@@ -114,11 +114,11 @@ def restore(
 ) -> None:
     """Restore a recovery point as a checkpoint that a training job loads.
 
-    The state is replayed from the newest base before the step, and equals the trainer's bit for bit, or nothing is
+    The state is replayed from the newest base before the step. It equals the trainer's bit for bit, or nothing is
     written. A .pt file loads with torch.load(FILE, weights_only=True) and ordinary load_state_dict calls; a dcp
     directory loads into a job with any number of ranks.
 
-    Exit code: 0 written; 2 the step is not there or cannot be recovered, with the reason.
+    Exit code: 0 written; 2 the step does not exist or cannot be recovered, with the reason.
 
     Examples:
 
@@ -130,10 +130,10 @@ def restore(
     """
     from shadow_rx.store import api, export
 
-    chosen, number = _form(to, form), _step(step)
+    chosen, number = _format(to, form), _step(step)
     if model_only and chosen is not Format.SAFETENSORS:
         raise typer.BadParameter("goes with safetensors only", param_hint="--model-only")
-    with _told(), logged_use(access_log, "restore", store, group) as use:
+    with _reporting_errors(), logged_use(access_log, "restore", store, group) as use:
         use.step = number
         point = api.restore(store, "latest" if number is None else number, group, key_file, allow_open_permissions)
         use.group, use.step = point.manifest.group, point.manifest.step
@@ -166,16 +166,16 @@ def verify(
 ) -> None:
     """Check everything in a store, and print what can be recovered.
 
-    Every checksum is compared, every gradient is replayed and the parameters' digest compared after each step, and
-    every base is compared with the replay that leads to it.
+    Checks every checksum, replays every gradient, compares the parameters' digest after each step, and compares every
+    base with the replay that leads to it.
 
-    Exit code: 0 all sound; 1 something is damaged, named; 2 the store cannot be opened.
+    Exit code: 0 all sound; 1 damage, named; 2 the store cannot be opened.
 
     Example: checkmate verify out/testbed/checkpoints
     """
     from shadow_rx.store import api
 
-    with _told(), logged_use(access_log, "verify", store), _progress("verify") as progress:
+    with _reporting_errors(), logged_use(access_log, "verify", store), _progress("verify") as progress:
         report = api.recoverable(store, key_file, allow_open_permissions, progress)
     if as_json:
         print(json.dumps({**asdict(report), "sound": report.sound}, indent=1))
@@ -202,21 +202,21 @@ def _print_report(report: StoreReport) -> None:
         for line in lines[:_MOST_LINES]:
             print(line)
         if len(lines) > _MOST_LINES:
-            print(f"{epoch.folder}: {len(lines) - _MOST_LINES} lines more (--json has all)")
+            print(f"{epoch.folder}: {len(lines) - _MOST_LINES} more lines (--json has all)")
         agreed = "; ".join(f"{part} of {_ranges(spans)}" for part, spans in epoch.confirmed.items() if spans)
         if agreed:
             print(f"{epoch.folder}: the ranks' digests agreed with: {agreed}")
         if epoch.unchecked:
             print(
-                f"{epoch.folder}: not covered: the manifest of step {_ranges(epoch.unchecked)} is of an older version, "
-                f"which has no checksum; damage to it need not show"
+                f"{epoch.folder}: not covered: the manifest of step {_ranges(epoch.unchecked)} is of an older version "
+                f"and has no checksum; damage to it may go undetected"
             )
         if epoch.others:
-            print(f"{epoch.folder}: not the store's, and not looked at: {', '.join(epoch.others[:10])}")
+            print(f"{epoch.folder}: not part of the store, ignored: {', '.join(epoch.others[:10])}")
     if not report.sound:
         print("the store is damaged")
     elif any(epoch.unrecoverable for epoch in report.epochs):
-        print("every object is sound, and some steps that they speak of cannot be recovered")
+        print("every object is sound, but some steps cannot be recovered")
     else:
         print("everything is sound")
 
@@ -230,15 +230,15 @@ def _ranges(spans: Iterable[tuple[int, int]]) -> str:
 def create_key(
     key_file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write.")], as_json: AsJson = False
 ) -> None:
-    """Make a key for an encrypted store, in a file for its owner alone. Without the key the store is worth nothing.
+    """Make a key for an encrypted store, in a file that only its owner can read. Without the key the store is lost.
 
     Example: checkmate store create-key store.key
     """
     from shadow_rx.store.storage.crypto import Key, KeyRing, write_key_file
 
-    with _told():
+    with _reporting_errors():
         if key_file.exists():
-            raise FileExistsError(f"{key_file} exists already; a key that is overwritten is lost")
+            raise FileExistsError(f"{key_file} exists already; overwriting it would lose its keys")
         key_file.parent.mkdir(parents=True, exist_ok=True)
         key = Key.new()
         write_key_file(key_file, KeyRing((key,), str(key_file)))
@@ -248,34 +248,32 @@ def create_key(
 @app.command("rotate-key")
 def rotate_key(
     store: StoreArgument,
-    key_file: Annotated[
-        Path, typer.Option(help="File with the keys; the new one is put before the others, which stay.")
-    ],
+    key_file: Annotated[Path, typer.Option(help="File with the keys; the new one is put first, the others stay.")],
     drop_old_keys: Annotated[
         bool,
-        typer.Option("--drop-old-keys", help="In the end remove the other keys from the file."),
+        typer.Option("--drop-old-keys", help="At the end, remove the other keys from the file."),
     ] = False,
     allow_open_permissions: OpenPermissions = False,
     access_log: AccessLogFile = None,
     as_json: AsJson = False,
 ) -> None:
-    """Encrypt all of a store with a new key; a store that is not encrypted becomes so.
+    """Encrypt a whole store with a new key; an unencrypted store becomes encrypted.
 
-    No shadow node may be writing meanwhile. An interrupted run is finished by running it again. To use a new key for
-    new objects only, put it before the old one in the key file.
+    No shadow node may write to the store meanwhile. Run the command again to finish an interrupted run. To use a new
+    key for new objects only, put it before the old one in the key file.
 
-    The keys that were in the file stay there after the new one, because another store may need them: without its key a
-    store is lost. Where none does, --drop-old-keys removes them.
+    The old keys stay in the file after the new one, because another store may need them: without its key a store is
+    lost. If none does, --drop-old-keys removes them.
 
     Example: checkmate store rotate-key out/testbed/checkpoints --key-file store.key
     """
     from shadow_rx.store import maintain
     from shadow_rx.store.opening import storage_of
 
-    with _told(), logged_use(access_log, "rotate-key", store), _progress("encrypt") as progress:
+    with _reporting_errors(), logged_use(access_log, "rotate-key", store), _progress("encrypt") as progress:
         storage = storage_of(store, allow_open=allow_open_permissions)
         key = maintain.rotate_key(storage, key_file, drop_old_keys, progress)
-    where = "now alone in" if drop_old_keys else "now the first in"
+    where = "now the only key in" if drop_old_keys else "now the first key in"
     print(json.dumps({"key_id": key.id}) if as_json else f"{store} is encrypted with key {key.id}, {where} {key_file}")
 
 
@@ -291,8 +289,8 @@ def purge(
 ) -> None:
     """Remove a store with all of its recovery points, and with --keys its key file.
 
-    Flash drives and object stores with versions may keep what was removed; destroying the only copy of the key is what
-    makes an encrypted store unreadable everywhere.
+    Flash drives and versioned object stores may keep removed data; only destroying the last copy of the key makes an
+    encrypted store unreadable everywhere.
 
     Example: checkmate store purge out/testbed/checkpoints --yes
     """
@@ -300,15 +298,13 @@ def purge(
     from shadow_rx.store.opening import read_description, storage_of
 
     if keys and key_file is None:
-        raise typer.BadParameter(
-            "needs --key-file: keys in the environment are not ours to remove", param_hint="--keys"
-        )
-    with _told(), logged_use(access_log, "purge", store) as use:
+        raise typer.BadParameter("needs --key-file: keys in the environment cannot be removed", param_hint="--keys")
+    with _reporting_errors(), logged_use(access_log, "purge", store) as use:
         storage = storage_of(store, allow_open=allow_open_permissions)
         read_description(storage)
         sizes = storage.sizes()
         what = f"{len(sizes)} objects ({sum(sizes.values())} bytes) of {store}" + (f", and {key_file}" if keys else "")
-        if not yes and not typer.confirm(f"Remove {what}? They cannot be brought back.", err=True):
+        if not yes and not typer.confirm(f"Remove {what}? They cannot be recovered.", err=True):
             use.result = "DECLINED"
             raise typer.Exit(FAILED)
         with _progress("purge") as progress:

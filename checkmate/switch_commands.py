@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Grid
 
-from checkmate.control_command import control
+from checkmate.controller_command import controller
 from checkmate.tls_options import with_tls
 from controlplane.describe import (
     Names,
@@ -29,7 +29,7 @@ from controlplane.desired import desired_state, device_id_of
 from controlplane.entities import Entity, MulticastGroup, SwitchState, TableEntry
 from controlplane.errors import ControlPlaneError
 from controlplane.pipeline import PipelineStatus
-from controlplane.reconcile import Change, Update
+from controlplane.plan import Change, Update
 from controlplane.snapshot import Count, Counters
 from controlplane.target import DEFAULT_ELECTION_ID, Installation, Target
 from jobspec.errors import JobError, Problem
@@ -40,9 +40,9 @@ from jobspec.tls.options import TlsOptions
 from p4src.names import Table
 
 DIFFERENT = 1
-"""Exit code of `diff` when the switch holds something else."""
+"""Exit code of `diff` when the switch differs."""
 FAILED = 2
-"""Exit code when a job file is wrong, the switch cannot be reached, or it refuses."""
+"""Exit code when a job file is invalid, the switch cannot be reached, or it refuses."""
 
 app = typer.Typer(
     name="switch",
@@ -52,7 +52,7 @@ app = typer.Typer(
 )
 
 Files = Annotated[
-    list[Path], typer.Argument(metavar="FILE...", help="Job files; several are several jobs on one switch.")
+    list[Path], typer.Argument(metavar="FILE...", help="Job files; give several for several jobs on one switch.")
 ]
 Address = Annotated[
     str, typer.Option("--target", "-t", metavar="HOST:PORT", help="P4Runtime (gRPC) address of the switch.")
@@ -63,9 +63,7 @@ DeviceId = Annotated[
 ]
 SwitchName = Annotated[
     str | None,
-    typer.Option(
-        "--switch", metavar="NAME", help="Which of the jobs' switches is meant; needed when there are several."
-    ),
+    typer.Option("--switch", metavar="NAME", help="Which of the jobs' switches to use; required if there are several."),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 
@@ -78,19 +76,18 @@ def install(
     switch: SwitchName = None,
     device_id: DeviceId = None,
     election_id: Annotated[
-        int, typer.Option(min=1, help="Bid for the switch; the controller with the highest id holds it.")
+        int, typer.Option(min=1, help="Election id; the controller with the highest id is the primary.")
     ] = DEFAULT_ELECTION_ID,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only print what would change.")] = False,
     as_json: Json = False,
     tls: TlsOptions = TlsOptions(),  # noqa: B008
 ) -> None:
-    """Make a switch hold what the jobs in FILE... ask for, and nothing else.
+    """Install exactly the jobs in FILE... on a switch.
 
-    Reads the switch, pushes the program where it is missing or another one, then changes only what differs.
-    What the files no longer have is removed. When the switch refuses a part, the state from before is put
-    back.
+    Reads the switch, pushes the program if it is missing or different, then changes only what differs. Entries that the
+    files no longer contain are removed. If the switch refuses an update, the previous state is restored.
 
-    Exit code: 0 done or nothing to change; 2 a wrong file, no such switch, or refused.
+    Exit code: 0 done or nothing to change; 2 invalid file, no such switch, or refused.
 
     Examples:
 
@@ -113,7 +110,7 @@ def install(
         else:
             _print_installation(done, target, names, dry_run=dry_run)
 
-    _guard(work, as_json=as_json)
+    _reporting_errors(work, as_json=as_json)
 
 
 @app.command()
@@ -126,9 +123,9 @@ def diff(
     as_json: Json = False,
     tls: TlsOptions = TlsOptions(),  # noqa: B008
 ) -> None:
-    """Tell what `install` would change on a switch; needs no right to write.
+    """Show what `install` would change on a switch; read-only.
 
-    Exit code: 0 the switch holds what the files ask for; 1 it does not; 2 a wrong file or no such switch.
+    Exit code: 0 the switch is up to date; 1 it differs; 2 invalid file or no such switch.
 
     Examples:
 
@@ -147,7 +144,7 @@ def diff(
         if not found.changes_nothing:
             raise typer.Exit(DIFFERENT)
 
-    _guard(work, as_json=as_json)
+    _reporting_errors(work, as_json=as_json)
 
 
 @app.command()
@@ -163,7 +160,7 @@ def show(
     as_json: Json = False,
     tls: TlsOptions = TlsOptions(),  # noqa: B008
 ) -> None:
-    """Show tables, groups, digest settings and counters of a switch; needs no right to write.
+    """Show tables, groups, digest settings and counters of a switch; read-only.
 
     Exit code: 0 shown; 2 no such switch, or it runs another program.
 
@@ -175,7 +172,7 @@ def show(
     def work() -> None:
         jobs = _load(job) if job else []
         if switch is not None and not jobs:
-            raise JobError([Problem("--switch", f"{switch!r} is a name of a job's; give the file with --job")])
+            raise JobError([Problem("--switch", f"{switch!r} is a switch of a job; give the job file with --job")])
         names = Names.of(jobs, switch)
         number = device_id or (device_id_of(jobs, switch) if jobs else 1)
         with Target.connect(target, number, tls=tls.client()) as connection:
@@ -185,10 +182,11 @@ def show(
         else:
             _print_state(state, counters, names)
 
-    _guard(work, as_json=as_json)
+    _reporting_errors(work, as_json=as_json)
 
 
-app.command()(control)
+app.command()(controller)
+app.command("control", hidden=True)(controller)  # its former name
 
 
 def _load(files: Sequence[Path]) -> list[Job]:
@@ -198,8 +196,8 @@ def _load(files: Sequence[Path]) -> list[Job]:
 _T = TypeVar("_T")
 
 
-def _guard(work: Callable[[], _T], *, as_json: bool) -> _T:
-    """Run `work`; print what is wrong and exit with `FAILED` where it cannot be done."""
+def _reporting_errors(work: Callable[[], _T], *, as_json: bool) -> _T:
+    """Run `work`; if it fails, print the error and exit with `FAILED`."""
     try:
         return work()
     except JobError as error:
@@ -230,7 +228,7 @@ def _print_json(document: dict[str, Any]) -> None:
 
 def _console() -> Console:
     console = Console()
-    # Into a file or a pipe rich would wrap at 80 columns.
+    # When writing to a file or a pipe, rich would wrap at 80 columns.
     return console if console.is_terminal else Console(width=max(console.width, 200))
 
 
@@ -309,7 +307,7 @@ def _print_installation(done: Installation, target: str, names: Names, *, dry_ru
     console = _console()
     if done.pipeline is not PipelineStatus.CURRENT:
         what = "runs no program yet" if done.pipeline is PipelineStatus.MISSING else "runs another program"
-        verb = "is to be pushed" if dry_run else "was pushed"
+        verb = "will be pushed" if dry_run else "was pushed"
         console.print(f"{target} {what}: this version's {verb}", markup=False, highlight=False)
     for update in done.plan.updates:
         sign, style = _SIGNS[update.change]
@@ -317,11 +315,11 @@ def _print_installation(done: Installation, target: str, names: Names, *, dry_ru
         console.print(f"[{style}]{sign}[/] {escape(text)}", highlight=False, soft_wrap=True)
     for flow in done.plan.rebound_flows:
         console.print(
-            f"flow {flow} is another pair of hosts than before: connections that are open must be made anew",
+            f"flow {flow} now belongs to another pair of hosts: its open connections must be re-established",
             style="yellow",
         )
     if done.changes_nothing:
-        summary = f"nothing to change: {target} holds what is asked for ({done.plan.unchanged} entities)"
+        summary = f"nothing to change: {target} is up to date ({done.plan.unchanged} entities)"
     else:
         numbers = ", ".join(f"{number} {what}" for what, number in _counts(done).items())
         summary = f"{target}: {'to do: ' if dry_run else ''}{numbers}"

@@ -22,15 +22,15 @@ from topology.switch_events import SwitchEvent
 from topology.table import render_table
 
 NOT_PROVEN = 1
-"""Exit code when the run went through and something is not as it must be."""
+"""Exit code when the run finished but a check failed."""
 FAILED = 2
-"""Exit code when the run could not be made."""
+"""Exit code when the run could not be carried out."""
 
 app = typer.Typer(name="testbed", help="Run a job on a fabric and prove its checkpoints.", no_args_is_help=True)
 
 
 class SwitchName(StrEnum):
-    """Programs that can be the switch."""
+    """Switch programs."""
 
     SOFTSWITCH = "softswitch"
     BMV2 = "bmv2"
@@ -45,34 +45,34 @@ class FabricName(StrEnum):
 
 
 def usable_mininet(install: bool, console: Console) -> str | None:
-    """Return what Mininet lacks on this machine, None when it can be used; `install` it first where asked."""
+    """Return what Mininet lacks on this machine, None if it can be used; if `install`, install it first."""
     lacking = why_not()
     if lacking is None or not is_missing(lacking):
         return lacking
     if not install:
-        return f"{lacking}; apt-get install mininet, or --install, gets it"
+        return f"{lacking}; run apt-get install mininet, or give --install"
     console.print(f"fabric: {lacking}; installing Debian's mininet package (apt-get) ...", highlight=False)
     failed = install_mininet()
     return why_not() if failed is None else f"{lacking}, and it cannot be installed: {failed}"
 
 
 def choose_fabric(wanted: FabricName, console: Console, *, install: bool = False) -> str:
-    """Return the fabric to use, and say which and why where it was left to us.
+    """Return the fabric to use; if it was not given, print which and why.
 
     Args:
         wanted: what the user asks for.
-        console: takes what is said.
-        install: install Mininet where it is missing; nothing is changed on the machine without it.
+        console: where to print.
+        install: install Mininet if it is missing; without it nothing is changed on the machine.
 
     Raises:
-        TestbedError: Mininet is asked for and cannot be had.
+        TestbedError: Mininet is requested but not available.
     """
     if wanted is FabricName.INPROC:
         return "inproc"
     lacking = usable_mininet(install, console)
     if lacking is None:
         if wanted is FabricName.AUTO:
-            there = "root, mnexec and network namespaces are there; the switches' interfaces last as long as the run"
+            there = "root, mnexec and network namespaces are available; the switches' interfaces exist during the run"
             console.print(f"fabric: mininet ({there})", highlight=False)
         return "mininet"
     if wanted is FabricName.MININET:
@@ -86,17 +86,17 @@ def run(
     job_file: Annotated[Path, typer.Argument(metavar="JOB", help="Job file, e.g. examples/digits.yaml.")],
     switch: Annotated[SwitchName, typer.Option(help="Program that runs the data plane.")] = SwitchName.SOFTSWITCH,
     fabric: Annotated[
-        FabricName, typer.Option(help="auto: Mininet where it can be used, else in-process. See --install.")
+        FabricName, typer.Option(help="auto: Mininet if it can be used, otherwise in-process. See --install.")
     ] = FabricName.AUTO,
     iterations: Annotated[int, typer.Option(min=2, help="Training steps.")] = 20,
     ranks: Annotated[
         int | None, typer.Option(min=2, help="Ranks: the job's first hosts; by default the job's ring.")
     ] = None,
     mtu: Annotated[int | None, typer.Option(min=576, max=9216, help="MTU; by default the job's.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Of weights, data order, dropout, ports and faults.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of weights, data order, dropout, ports and faults.")] = 0,
     restart_at: Annotated[
         int | None,
-        typer.Option(min=1, help="Step whose checkpoint the new trainer is built from; by default half way."),
+        typer.Option(min=1, help="Step whose checkpoint the new trainer is built from; by default halfway."),
     ] = None,
     fault: Annotated[
         list[Fault] | None,
@@ -104,7 +104,7 @@ def run(
             parser=Fault.parse,
             metavar="KIND:STEP",
             help="Damage one replica of a step on its way to the shadow (in-process fabric): drop-replica:3, "
-            "flip-replica-bit:3, forge-replica-bit:3 (with a TCP checksum that fits), drop-both:3 (the redundant copy "
+            "flip-replica-bit:3, forge-replica-bit:3 (with a matching TCP checksum), drop-both:3 (the redundant copy "
             "too). May be repeated.",
         ),
     ] = None,
@@ -113,29 +113,33 @@ def run(
         typer.Option(
             parser=SwitchEvent.parse,
             metavar="KIND:STEP",
-            help="Kill the switch when rank 0 has finished STEP, and start it again (restart-switch:3) or go on "
-            "through a standby (failover-switch:3); or kill the first shadow node and start it again with its storage "
+            help="Kill the switch when rank 0 has finished STEP, and restart it (restart-switch:3) or fail over to a "
+            "standby (failover-switch:3); or kill the first shadow node and restart it with its storage "
             "(restart-shadow:3). May be repeated.",
         ),
     ] = None,
     install: Annotated[
-        bool, typer.Option("--install", help="Install Debian's mininet package (apt-get) where it is missing.")
+        bool, typer.Option("--install", help="Install Debian's mininet package (apt-get) if it is missing.")
     ] = False,
     resync: Annotated[
-        bool, typer.Option("--resync/--no-resync", help="Rank 0 uploads its state when a shadow node has lost a step.")
+        bool,
+        typer.Option("--resync/--no-resync", help="Let rank 0 upload its state when a shadow node has lost a step."),
     ] = True,
     tls: Annotated[
-        bool, typer.Option("--tls", help="Side channel and P4Runtime under mutual TLS, certificates made for the run.")
+        bool,
+        typer.Option(
+            "--tls", help="Use mutual TLS for side channel and P4Runtime, with certificates made for the run."
+        ),
     ] = False,
     out: Annotated[Path, typer.Option(help="Folder for summary.json, report.html, captures and checkpoints.")] = Path(
         "out/testbed"
     ),
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds without any progress after which to give up.")] = 60.0,
+    timeout: Annotated[float, typer.Option(min=1, help="Give up after this many seconds without progress.")] = 60.0,
     as_json: Annotated[bool, typer.Option("--json", help="Print summary.json instead of the table.")] = False,
 ) -> None:
     """Train JOB, compare the shadow's checkpoint of every iteration with the trainer, restart from one, report.
 
-    Exit code: 0 everything is proven; 1 something is not; 2 the run could not be made.
+    Exit code: 0 all checks passed; 1 a check failed; 2 the run could not be carried out.
 
     Examples:
 
@@ -184,11 +188,11 @@ def run(
 @app.command()
 def fabrics(
     install: Annotated[
-        bool, typer.Option("--install", help="Install Debian's mininet package (apt-get) where it is missing.")
+        bool, typer.Option("--install", help="Install Debian's mininet package (apt-get) if it is missing.")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")] = False,
 ) -> None:
-    """Tell which fabrics can be used on this machine, and what the others lack.
+    """List the fabrics that can be used on this machine, and what the others lack.
 
     Example: checkmate testbed fabrics
     """

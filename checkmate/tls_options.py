@@ -19,7 +19,7 @@ def _option(flag: str, text: str, metavar: str | None = None, variable: str | No
     return typer.Option(flag, metavar=metavar, envvar=variable, help=shown, rich_help_panel="Mutual TLS")
 
 
-_NAME_HELP = f"{options.NAME_HELP}, where it is not the default"
+_NAME_HELP = f"{options.NAME_HELP}, if not the default"
 _OPTIONS: dict[str, tuple[Any, object]] = {
     "tls_ca": (Annotated[Path | None, _option("--tls-ca", options.CA_HELP, "PEM", options.CA_VARIABLE)], None),
     "tls_cert": (Annotated[Path | None, _option("--tls-cert", options.CERT_HELP, "PEM", options.CERT_VARIABLE)], None),
@@ -33,7 +33,7 @@ _OPTIONS: dict[str, tuple[Any, object]] = {
 
 
 def with_tls(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the ``--tls-*`` options, which reach it as its parameter ``tls``, a `TlsOptions`."""
+    """Add the ``--tls-*`` options to a command, which gets them as its parameter ``tls``, a `TlsOptions`."""
     signature = inspect.signature(command, eval_str=True)
     own = [parameter for parameter in signature.parameters.values() if parameter.name != "tls"]
     added = [
@@ -49,7 +49,7 @@ def with_tls(command: Callable[..., None]) -> Callable[..., None]:
         )
         command(**values, tls=tls)
 
-    # What typer looks at.
+    # typer reads the signature.
     run.__signature__ = signature.replace(parameters=[*own, *added])  # type: ignore[attr-defined]
     run.__annotations__ = {parameter.name: parameter.annotation for parameter in (*own, *added)}
     return run

@@ -1,1 +1,1 @@
-"""From job files to switch state: what a switch must hold, what differs, and the client that changes it."""
+"""From job files to switch state: desired state, differences, and the P4Runtime client that applies them."""

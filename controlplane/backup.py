@@ -1,7 +1,7 @@
-"""Another program's state, kept while ours is installed, and put back when the installation fails.
+"""Another program's state, saved while ours is installed and restored if the installation fails.
 
-Works on P4Runtime messages: the other program's tables mean nothing to us. Covered are tables (default
-actions included), multicast groups, clone sessions and digest settings; counters and registers start anew.
+Works on P4Runtime messages: the other program's tables are opaque to us. It covers tables (including default
+actions), multicast groups, clone sessions and digest settings; counters and registers start from zero.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from controlplane.errors import ControlPlaneError
 from controlplane.session import Session
 
 BATCH = 64
-"""Updates in one request: the errors of so many fit into the metadata of one reply."""
+"""Updates in one request: the errors of this many fit into the metadata of one reply."""
 
 
 @dataclass(frozen=True)
 class Backup:
-    """A program and what the switch held for it."""
+    """A program and its state on the switch."""
 
     config: p4r.ForwardingPipelineConfig
     """The program."""
     entities: tuple[p4r.Entity, ...]
-    """What a controller had written, and the default actions."""
+    """Everything written by controllers, and the default actions."""
 
     @property
-    def left_out(self) -> tuple[str, ...]:
+    def not_covered(self) -> tuple[str, ...]:
         """Kinds of objects of that program that are not covered."""
         info = self.config.p4info
         kinds = {
@@ -41,11 +41,11 @@ class Backup:
         return tuple(kind for kind, objects in kinds.items() if objects)
 
 
-def take(session: Session) -> Backup | None:
+def save(session: Session) -> Backup | None:
     """Return the program and state of the switch, None when it runs none.
 
     Raises:
-        ControlPlaneError: the switch does not give them out.
+        ControlPlaneError: they cannot be read.
     """
     config = session.get_config("ALL")
     if config is None:
@@ -56,11 +56,11 @@ def take(session: Session) -> Backup | None:
 def forget_replication(session: Session) -> None:
     """Delete multicast groups and clone sessions of the program that the switch runs.
 
-    Before another program is pushed: BMv2 forgets its groups then, but goes on copying, and adds to the copies of a
-    group that is made again.
+    To be called before another program is pushed: BMv2's front end then forgets the groups, but the switch keeps
+    copying, and adds to the copies of a group that is created again.
 
     Raises:
-        ControlPlaneError: the switch does not give them out, or does not answer.
+        ControlPlaneError: they cannot be read, or the switch does not answer.
     """
     held = [entity for request in (group_request(), clone_session_request()) for entity in session.read(request)]
     updates = [p4r.Update(type=p4r.Update.DELETE, entity=entity) for entity in held]
@@ -69,22 +69,22 @@ def forget_replication(session: Session) -> None:
 
 
 def is_in_force(session: Session, backup: Backup) -> bool:
-    """Return whether the switch runs `backup` and holds what it held."""
+    """Return whether the switch runs the program of `backup` and has its state."""
     try:
         config = session.get_config()
         if config is None or config.cookie != backup.config.cookie:
             return False
         return _equal(_read(session, backup.config), backup.entities)
     except ControlPlaneError:
-        # Where it cannot be read it is not in force.
+        # If it cannot be read, it is not in force.
         return False
 
 
-def put_back(session: Session, backup: Backup) -> bool:
-    """Make the switch run `backup` again; return whether it reads back equal.
+def restore(session: Session, backup: Backup) -> bool:
+    """Install `backup` on the switch again; return whether it reads back equal.
 
     Raises:
-        ControlPlaneError: the switch does not take the program.
+        ControlPlaneError: the switch does not accept the program.
     """
     if session.get_config() is not None:
         forget_replication(session)
@@ -122,7 +122,7 @@ def _update(entity: p4r.Entity) -> p4r.Update:
 
 
 def _bytes(entity: p4r.Entity) -> bytes:
-    """Return `entity` in a form that compares: the order of replicas and fields means nothing."""
+    """Return `entity` in a comparable form, independent of the order of replicas and fields."""
     plain = p4r.Entity()
     plain.CopyFrom(entity)
     if plain.HasField("packet_replication_engine_entry"):

@@ -1,4 +1,4 @@
-"""Entities to and from P4Runtime messages, by the names in the P4Info."""
+"""Conversion between entities and P4Runtime messages, by the names in the P4Info."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from finsy import P4DigestEntry, P4Schema, P4TableAction, P4TableEntry, P4TableM
 from finsy.proto import p4r
 
 from controlplane.entities import DigestConfig, Entity, MulticastGroup, Replica, TableEntry, fields_of
-from controlplane.reconcile import Change, Update
+from controlplane.plan import Change, Update
 
 _TYPES = {
     Change.INSERT: p4r.Update.INSERT,
@@ -25,9 +25,9 @@ def encode(entity: Entity, schema: P4Schema) -> p4r.Entity:
         action = P4TableAction(entity.action, **dict(entity.params))
         return P4TableEntry(entity.table, match=P4TableMatch(entity.match), action=action).encode(schema)
     if isinstance(entity, MulticastGroup):
-        # `egress_port`, not the newer `port`: BMv2 speaks P4Runtime 1.3, and newer servers still take it.
-        # The original last: of a switch that dies in between, TCP sends again what its replicas were made of already;
-        # the other way round they would be lost.
+        # `egress_port`, not the newer `port`: BMv2 speaks P4Runtime 1.3, and newer servers still accept it.
+        # The original last: if the switch dies after the replicas, TCP sends the segment again; in the other order the
+        # replicas would be lost.
         copies = sorted(entity.replicas, key=lambda copy: (copy.rid == 0, copy))
         replicas = [p4r.Replica(egress_port=copy.port, instance=copy.rid) for copy in copies]
         group = p4r.MulticastGroupEntry(multicast_group_id=entity.id, replicas=replicas)

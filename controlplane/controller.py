@@ -1,10 +1,10 @@
-"""What a running controller has to do next: pure, from what happened to the next task of each switch.
+"""The controller's decisions: a pure state machine from events to the next task of each switch.
 
-The switches of one controller stand in for each other: all of them shall hold the same jobs, and each must know, of
-every connection that is open, where its stream begins. A switch learns that from the SYN, and keeps it in registers
-that die with it and that P4Runtime cannot write on every switch. So the controller keeps a journal of the connections
-that the switches report, and writes into `flow_base` of each switch those that this switch did not see begin itself:
-after a restart all of them, in a standby every new one at once.
+The switches of one controller replace each other: all have the same jobs installed, and each must know where the stream
+of every open connection begins. A switch learns that from the SYN and keeps it in registers, which are lost with it and
+which P4Runtime cannot write on every switch. So the controller keeps a journal of the connections that the switches
+report, and writes into each switch's `flow_base` those whose SYN it did not see: all of them after a restart, every new
+one at once in a standby.
 """
 
 from __future__ import annotations
@@ -29,20 +29,20 @@ class Connect:
 
 @dataclass(frozen=True)
 class Install:
-    """Make the switch hold `state`, which has `flow_base` in it."""
+    """Install `state`, which includes `flow_base`."""
 
     state: SwitchState
-    """The jobs, and the connections that are open."""
+    """The jobs and the open connections."""
     flow_base: FlowBase
-    """The connections alone."""
+    """The open connections only."""
 
 
 @dataclass(frozen=True)
 class Mirror:
-    """Make `flow_base` hold exactly `flow_base`, and touch nothing else."""
+    """Make the table `flow_base` hold exactly `flow_base`; change nothing else."""
 
     flow_base: FlowBase
-    """The connections that the switch did not see begin."""
+    """The connections whose SYN the switch did not see."""
 
 
 @dataclass(frozen=True)
@@ -54,34 +54,34 @@ Task = Connect | Install | Mirror | Idle
 
 
 class EventKind(StrEnum):
-    """What a controller tells."""
+    """Kinds of events."""
 
     CONNECTED = "connected"
-    """A switch answers and takes updates from this controller."""
+    """A switch answers, and this controller is its primary."""
     INSTALLED = "installed"
-    """A switch holds everything that it must hold."""
+    """A switch has its complete state."""
     CONNECTION = "connection"
-    """A switch saw a connection begin."""
+    """A switch saw a new connection."""
     MIRRORED = "mirrored"
-    """A switch was told of connections that it did not see begin."""
+    """A switch got the connections whose SYN it did not see."""
     LOST = "lost"
-    """A switch that was ready has gone."""
+    """A switch that was ready is gone."""
     TROUBLE = "trouble"
-    """A switch cannot be made ready; it is tried again."""
+    """A switch cannot be made ready; the controller retries."""
 
 
 @dataclass(frozen=True)
 class ControllerEvent:
-    """Something that happened."""
+    """One event."""
 
     kind: EventKind
-    """What."""
+    """Its kind."""
     switch: str
     """HOST:PORT of the switch."""
     at: float
-    """When, in seconds of the caller's clock."""
+    """Time, in seconds of the caller's clock."""
     message: str
-    """The same in words."""
+    """Text for people."""
     details: Mapping[str, int | float | str] = field(default_factory=dict)
     """Numbers and names, for programs."""
 
@@ -97,14 +97,14 @@ class _Phase(StrEnum):
 
 
 class _Switch:
-    """What is known of one switch."""
+    """What the controller knows about one switch."""
 
     def __init__(self) -> None:
         self.phase = _Phase.DOWN
         self.seen: dict[int, FlowStart] = {}
-        """Newest connection of each flow that it saw begin since it was connected: those its registers know."""
+        """Newest connection of each flow whose SYN it saw since it was connected: those in its registers."""
         self.held: FlowBase | None = None
-        """What its `flow_base` holds; None while that is not known."""
+        """Content of its `flow_base`; None while unknown."""
         self.lost_at: float | None = None
         self.trouble: str | None = None
 
@@ -112,18 +112,19 @@ class _Switch:
 class ControllerCore:
     """Decides for all switches of one controller; not thread-safe, its driver serialises calls.
 
-    For each switch the driver asks `next_task`, does it, and tells the outcome: `connected`, `installed`, `mirrored`
-    or `lost`. Whenever a switch reports connections it calls `flow_starts`, after which other switches may have tasks.
+    For each switch the driver gets the `next_task`, performs it, and reports the outcome: `connected`, `installed`,
+    `mirrored` or `lost`. When a switch reports connections, the driver calls `flow_starts`, after which other switches
+    may have tasks.
     """
 
     def __init__(self, switches: Iterable[str], desired: SwitchState, known: Iterable[FlowStart] = ()) -> None:
-        """Begin without any switch.
+        """Start with no switch connected.
 
         Args:
             switches: HOST:PORT of each.
-            desired: what every one must hold, without `flow_base`.
-            known: connections from a journal that was kept, oldest first; those of flows that `desired` does not have
-                (another job, other hosts) are left out.
+            desired: state that every switch must have, without `flow_base`.
+            known: connections from a journal file, oldest first; those of flows that `desired` does not have (another
+                job, other hosts) are ignored.
         """
         self._desired = desired
         self._switches = {name: _Switch() for name in switches}
@@ -138,43 +139,43 @@ class ControllerCore:
         return tuple(self._switches)
 
     def is_ready(self, switch: str) -> bool:
-        """Tell whether a switch holds everything, all known connections included."""
+        """Return whether a switch has its complete state, including all known connections."""
         known = self._switches[switch]
-        return known.phase is _Phase.READY and known.held == self._wanted(known)
+        return known.phase is _Phase.READY and known.held == self._expected_flow_base(known)
 
     def next_task(self, switch: str) -> Task:
-        """Return what is to be done with a switch now."""
+        """Return the next task for a switch."""
         known = self._switches[switch]
         if known.phase is _Phase.DOWN:
             return Connect()
-        wanted = self._wanted(known)
+        wanted = self._expected_flow_base(known)
         if known.phase is _Phase.CONNECTED:
             return Install(SwitchState(self._desired.entities | wanted), wanted)
         return Idle() if known.held == wanted else Mirror(wanted)
 
     def connected(self, switch: str, now: float) -> None:
-        """Note that a switch answers and that this controller is its primary.
+        """Record that a switch answers and that this controller is its primary.
 
-        Whether it restarted meanwhile is not certain (somebody else may have pushed the program), so nothing is taken
-        for known: an entry of `flow_base` too many does no harm, since it is asked only where the registers are empty.
+        It may have restarted meanwhile, and another client may have pushed the program, so nothing is assumed: a
+        superfluous entry of `flow_base` is harmless, since it is used only if the registers are empty.
         """
         known = self._switches[switch]
         known.phase, known.seen, known.held = _Phase.CONNECTED, {}, None
-        self._tell(EventKind.CONNECTED, switch, now, "connected")
+        self._emit(EventKind.CONNECTED, switch, now, "connected")
 
     def installed(self, switch: str, flow_base: FlowBase, before: PipelineStatus, updates: int, now: float) -> None:
-        """Note that `Install` was done.
+        """Record that `Install` was performed.
 
         Args:
-            switch: which.
-            flow_base: the task's.
-            before: what it ran before.
-            updates: how many updates were made.
+            switch: HOST:PORT of the switch.
+            flow_base: the task's `flow_base`.
+            before: program that it ran before.
+            updates: number of updates.
             now: time in seconds.
         """
         known = self._switches[switch]
         known.phase, known.trouble = _Phase.READY, None
-        # A program that was there already may have had entries of its own, which `install` lets live.
+        # If the program was already there, it may have had other entries, which `install` keeps.
         known.held = None if before is PipelineStatus.CURRENT else flow_base
         details: dict[str, int | float | str] = {
             "pipeline": str(before), "updates": updates, "connections": len(flow_base)
@@ -185,21 +186,21 @@ class ControllerCore:
             after = f", {now - known.lost_at:.3f} s after it was lost"
             known.lost_at = None
         what = f"program {before}, {updates} updates, {len(flow_base)} connections restored"
-        self._tell(EventKind.INSTALLED, switch, now, f"installed: {what}{after}", details)
+        self._emit(EventKind.INSTALLED, switch, now, f"installed: {what}{after}", details)
 
     def mirrored(self, switch: str, flow_base: FlowBase, now: float) -> None:
-        """Note that `Mirror` was done with `flow_base`."""
+        """Record that `Mirror` was performed with `flow_base`."""
         known = self._switches[switch]
         changed = known.held != flow_base and not (known.held is None and not flow_base)
         known.held = flow_base
         if changed:
-            message = f"knows {len(flow_base)} connections that it did not see begin"
-            self._tell(EventKind.MIRRORED, switch, now, message, {"connections": len(flow_base)})
+            message = f"knows {len(flow_base)} connections whose SYN it did not see"
+            self._emit(EventKind.MIRRORED, switch, now, message, {"connections": len(flow_base)})
 
     def flow_starts(self, switch: str, starts: Iterable[FlowStart], now: float) -> bool:
-        """Note connections that a switch saw begin; return whether the journal has changed.
+        """Record new connections that a switch saw; return whether the journal has changed.
 
-        Reports may still arrive when the switch is lost already: the connections are as real as others.
+        Reports may arrive after the switch is lost: these connections are as valid as others.
         """
         known = self._switches[switch]
         changed = False
@@ -211,30 +212,30 @@ class ControllerCore:
                 details: dict[str, int | float | str] = {
                     "flow": start.flow_id, "isn": start.isn, "src_port": start.src_port
                 }  # fmt: skip
-                message = f"flow {start.flow_id} begins anew: {ends}, ISN {start.isn}"
-                self._tell(EventKind.CONNECTION, switch, now, message, details)
+                message = f"new connection of flow {start.flow_id}: {ends}, ISN {start.isn}"
+                self._emit(EventKind.CONNECTION, switch, now, message, details)
         return changed
 
     def lost(self, switch: str, reason: str, now: float) -> None:
-        """Note that a switch cannot be reached, has ended its stream, or does not take what it must hold."""
+        """Record that a switch cannot be reached, has closed its stream, or refuses its state."""
         known = self._switches[switch]
         if known.phase is _Phase.READY:
             known.lost_at = now
-            self._tell(EventKind.LOST, switch, now, f"lost: {reason}")
+            self._emit(EventKind.LOST, switch, now, f"lost: {reason}")
         elif known.trouble != reason:
-            self._tell(EventKind.TROUBLE, switch, now, reason)
+            self._emit(EventKind.TROUBLE, switch, now, reason)
         known.phase, known.trouble = _Phase.DOWN, reason
 
     def take_events(self) -> list[ControllerEvent]:
-        """Return (and forget) what happened."""
+        """Return the pending events and clear them."""
         events, self._events = self._events, []
         return events
 
-    def _wanted(self, switch: _Switch) -> FlowBase:
+    def _expected_flow_base(self, switch: _Switch) -> FlowBase:
         starts = self.journal.starts()
         return frozenset(flow_base_entry(start) for start in starts if switch.seen.get(start.flow_id) != start)
 
-    def _tell(
+    def _emit(
         self, kind: EventKind, switch: str, now: float, message: str,
         details: Mapping[str, int | float | str] | None = None,
     ) -> None:  # fmt: skip
@@ -249,7 +250,7 @@ def _binding(start: FlowStart) -> _Binding:
 
 
 def _bindings(desired: SwitchState) -> set[_Binding]:
-    """Return (flow, source, destination, port) of every flow that the switch shall know."""
+    """Return (flow, source, destination, port) of every flow in `desired`."""
     return {
         (
             entity.param(Param.FLOW_ID),

@@ -1,4 +1,4 @@
-"""The running controller: a thread for each switch that does what `ControllerCore` decides, over P4Runtime."""
+"""The running controller: a thread per switch that performs the tasks of `ControllerCore` over P4Runtime."""
 
 from __future__ import annotations
 
@@ -24,25 +24,25 @@ OnEvent = Callable[[ControllerEvent], None]
 _LOG = logging.getLogger(__name__)
 
 _SLICE_S = 0.2
-"""Longest wait that does not look whether the controller shall end."""
+"""Longest wait, in seconds, without checking whether the controller must stop."""
 _RETRY_S = 0.5
-"""Pause before a switch that answers, but refuses, is tried again."""
+"""Pause, in seconds, before a switch that answers but refuses is retried."""
 _PROBE_S = 2.0
-"""How long a switch may take to answer to a probe."""
+"""Time, in seconds, that a switch has to answer a probe."""
 _PAUSE_S = 0.05
-"""Pause between two probes: training waits while its switch is without a program."""
+"""Pause, in seconds, between two probes: short, because training waits while its switch has no program."""
 
 
 class ControllerDriver:
     """Runs a controller in the background; use it as a context manager.
 
-    What `on_event` raises is logged and does not stop control. Any other error of a thread ends the controller:
-    `check`, `wait` and the end of the context raise it.
+    Errors of `on_event` are logged and do not stop the controller. Any other error of a thread does: `check`, `wait`
+    and leaving the context raise it.
 
     Args:
-        core: what decides; the driver owns it from now on.
+        core: makes the decisions; owned by the driver from now on.
         device_id: P4Runtime device id of the switches.
-        election_id: bid for the right to write.
+        election_id: election id to arbitrate with.
         names: names of hosts and flows for error messages.
         journal: file to keep the connections in; None for none.
         tls: own credentials, None for plain text.
@@ -63,7 +63,7 @@ class ControllerDriver:
         tls: ClientTls | None = None,
         on_event: OnEvent | None = None,
     ) -> None:
-        """Prepare; entering the context begins."""
+        """Prepare; entering the context starts the threads."""
         for switch in core.switches:
             check_address(switch)
         self._core = core
@@ -78,7 +78,7 @@ class ControllerDriver:
         self._failure: ControlPlaneError | None = None
         self._threads = [
             threading.Thread(
-                target=self._guarded, args=(switch, self._run, switch), name=f"controller-{switch}", daemon=True
+                target=self._run_thread, args=(switch, self._run, switch), name=f"controller-{switch}", daemon=True
             )
             for switch in core.switches
         ]
@@ -92,10 +92,10 @@ class ControllerDriver:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Give up the switches; they keep what they hold.
+        """Disconnect from the switches; they keep their state.
 
         Raises:
-            ControlPlaneError: the controller has failed, and no other error is on its way.
+            ControlPlaneError: the controller has failed, and no other error is being raised.
         """
         self._stop()
         for thread in self._threads:
@@ -104,16 +104,16 @@ class ControllerDriver:
             self.check()
 
     def check(self) -> None:
-        """Do nothing while all threads work.
+        """Raise the error of a failed thread, if any.
 
         Raises:
-            ControlPlaneError: one has failed (INTERNAL); no switch is controlled any more.
+            ControlPlaneError: a thread has failed (INTERNAL); no switch is controlled any more.
         """
         if self._failure is not None:
             raise self._failure
 
     def wait(self, holds: Callable[[ControllerCore], bool], timeout_s: float) -> bool:
-        """Wait until `holds(core)`, looked at after every change; return False when it does not in time.
+        """Wait until `holds(core)`, evaluated after every change; return False after `timeout_s`.
 
         Raises:
             ControlPlaneError: as `check`.
@@ -124,29 +124,29 @@ class ControllerDriver:
             return holds(self._core)
 
     def wait_ready(self, timeout_s: float) -> bool:
-        """Wait until every switch holds everything; return False when one does not in time.
+        """Wait until every switch has its complete state; return False after `timeout_s`.
 
         Raises:
             ControlPlaneError: as `check`.
         """
         return self.wait(lambda core: all(core.is_ready(switch) for switch in core.switches), timeout_s)
 
-    # --- one thread a switch, and one for each connection
+    # --- one thread per switch, and one per connection
 
     def _stop(self) -> None:
         self._stopping.set()
         with self._changed:
             self._changed.notify_all()
 
-    def _guarded(self, switch: str, work: Callable[..., None], *arguments: object) -> None:
-        """Do the work of a thread; an error that nobody expects ends the controller, and is raised where it is used."""
+    def _run_thread(self, switch: str, work: Callable[..., None], *arguments: object) -> None:
+        """Run the body of a thread; an unexpected error stops the controller and is raised by `check` and `wait`."""
         try:
             work(*arguments)
         except Exception as error:
-            _LOG.exception("the controller fails")
+            _LOG.exception("the controller failed")
             message = f"the controller failed: {type(error).__name__}: {error}"
             self._failure = self._failure or ControlPlaneError(
-                ErrorKind.INTERNAL, switch, message, hint="start it again; the switches keep what they hold"
+                ErrorKind.INTERNAL, switch, message, hint="restart it; the switches keep their state"
             )
             self._stop()
 
@@ -161,7 +161,7 @@ class ControllerDriver:
                         link = None
                     link = self._connect(switch)
                 elif link is not None:
-                    self._do(switch, task, link.target)
+                    self._perform(switch, task, link.target)
             except ControlPlaneError as error:
                 self._lost(switch, error)
                 if error.kind is not ErrorKind.UNREACHABLE:
@@ -177,7 +177,7 @@ class ControllerDriver:
             return self._core.next_task(switch)
 
     def _connect(self, switch: str) -> _Link | None:
-        """Return a connection as primary, None when the controller ends before there is one."""
+        """Return a connection as primary, None if the switch does not answer yet."""
         try:
             target = Target.connect(switch, self._device_id, election_id=self._election_id, tls=self._tls)
         except ControlPlaneError as error:
@@ -186,60 +186,60 @@ class ControllerDriver:
             self._lost(switch, error)
             self._await_answer(switch)
             return None
-        self._tell(lambda now: self._core.connected(switch, now))
+        self._update_core(lambda now: self._core.connected(switch, now))
         return _Link(self, switch, target)
 
     def _await_answer(self, switch: str) -> None:
-        """Wait until a switch answers at an address, or refuses: the next attempt to connect tells why."""
+        """Wait until a switch answers at an address, or refuses: the next attempt to connect gets the reason."""
         while probe(switch, self._tls, _PROBE_S).answer is Answer.ABSENT:
             if self._stopping.wait(_PAUSE_S):
                 return
 
-    def _do(self, switch: str, task: Task, target: Target) -> None:
+    def _perform(self, switch: str, task: Task, target: Target) -> None:
         if isinstance(task, Install):
             done = target.install(task.state, self._names)
             updates = len(done.plan.updates)
             flow_base, before = task.flow_base, done.pipeline
-            self._tell(lambda now: self._core.installed(switch, flow_base, before, updates, now))
+            self._update_core(lambda now: self._core.installed(switch, flow_base, before, updates, now))
         elif isinstance(task, Mirror):
             mirrored = task.flow_base
             target.restore_flow_base(mirrored, self._names)
-            self._tell(lambda now: self._core.mirrored(switch, mirrored, now))
+            self._update_core(lambda now: self._core.mirrored(switch, mirrored, now))
 
     def _lost(self, switch: str, error: ControlPlaneError) -> None:
         refused = "".join(f"; {refusal}" for refusal in error.refusals[:3])
-        self._tell(lambda now: self._core.lost(switch, f"{error.reason}{refused}", now))
+        self._update_core(lambda now: self._core.lost(switch, f"{error.reason}{refused}", now))
 
     def listen(self, switch: str, target: Target, closing_down: threading.Event) -> None:
-        """Do the work of the thread that listens on a connection."""
-        self._guarded(switch, self._listen, switch, target, closing_down)
+        """Run the thread that listens on a connection."""
+        self._run_thread(switch, self._listen, switch, target, closing_down)
 
     def _listen(self, switch: str, target: Target, closing_down: threading.Event) -> None:
-        """Take the connections that a switch reports until its stream ends, or another controller takes it over."""
+        """Record the connections that a switch reports until its stream ends or another controller takes over."""
         starts = target.flow_starts()
         while not closing_down.is_set():
             try:
                 found = starts.wait(_SLICE_S)
                 if found:
-                    self._tell(lambda now, found=found: self._core.flow_starts(switch, found, now))  # type: ignore[misc]
+                    self._update_core(lambda now, found=found: self._core.flow_starts(switch, found, now))  # type: ignore[misc]
                 if not target.is_primary:
-                    raise ControlPlaneError(ErrorKind.NOT_PRIMARY, switch, "another controller has taken it over")
+                    raise ControlPlaneError(ErrorKind.NOT_PRIMARY, switch, "another controller has taken over")
             except ControlPlaneError as error:
                 if not closing_down.is_set():
                     self._lost(switch, error)
                 return
 
-    def _tell(self, note: Callable[[float], object]) -> None:
-        """Let the core note something, keep its journal, pass on its events, wake who waits."""
+    def _update_core(self, update: Callable[[float], object]) -> None:
+        """Apply `update` to the core, write its journal, pass on its events, wake waiting threads."""
         with self._changed:
             now = time.monotonic()
-            changed = note(now)
+            changed = update(now)
             events = self._core.take_events()
             if changed is True and self._journal is not None:
                 try:
                     write_journal(self._journal, self._core.journal.starts())
                 except OSError as error:
-                    message = f"journal {self._journal} cannot be written: {error.strerror}; a restart will not know it"
+                    message = f"journal {self._journal} cannot be written: {error.strerror}"
                     events.append(ControllerEvent(EventKind.TROUBLE, self._core.switches[0], now, message))
             self._changed.notify_all()
             for event in events:
@@ -251,7 +251,7 @@ class ControllerDriver:
         try:
             self._on_event(event)
         except Exception:
-            _LOG.exception("an event was not taken, and control goes on: %s", event.message)
+            _LOG.exception("an event was not delivered; the controller continues: %s", event.message)
 
 
 class _Link:

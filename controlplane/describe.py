@@ -1,4 +1,4 @@
-"""Entities in words: addresses as they are written, and the names that a job gives to them."""
+"""Entities as text: addresses in their usual notation, with the names that a job gives them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ipaddress import IPv4Address, IPv6Address
 
 from controlplane.desired import mac_number
 from controlplane.entities import DigestConfig, Entity, MulticastGroup, TableEntry
-from controlplane.reconcile import Update
+from controlplane.plan import Update
 from jobspec.model import Flow, Host, Job, QueuePair, ShadowNode
 from p4src.constants import FLOOD_GROUP
 from p4src.names import MatchField, Param, Table
@@ -16,7 +16,7 @@ from p4src.names import MatchField, Param, Table
 
 @dataclass(frozen=True)
 class Names:
-    """Names of hosts, shadows and flows; empty where no job is known."""
+    """Names of hosts, shadows and flows; empty if no job is known."""
 
     ports: Mapping[int, str] = field(default_factory=dict)
     """Switch port -> host or shadow."""
@@ -29,16 +29,16 @@ class Names:
     flows: Mapping[int, str] = field(default_factory=dict)
     """Flow id -> e.g. ``digits/dp0 r0->r1 channel 0``."""
     groups: Mapping[int, str] = field(default_factory=dict)
-    """Multicast group -> the flow or queue pair that it belongs to."""
+    """Multicast group -> its flow or queue pair."""
 
     @classmethod
     def of(cls, jobs: Sequence[Job], switch: str | None = None) -> Names:
-        """Return the names that `jobs` give, ports as `switch` (None: the only one) has them.
+        """Return the names in `jobs`, with the ports of `switch` (None: the only one).
 
-        A trunk's port is called after the switch at its other end.
+        A trunk's port is named after the switch at its other end.
 
         Raises:
-            JobError: `switch` does not name a switch of the jobs.
+            JobError: `switch` is not a switch of the jobs.
         """
         ports: dict[int, str] = {}
         macs: dict[int, str] = {}
@@ -105,7 +105,7 @@ def action_text(entry: TableEntry, names: Names) -> str:
 
 
 def group_text(group: MulticastGroup, names: Names) -> str:
-    """Return a group's number and what it is for."""
+    """Return a group's number and its flow or queue pair."""
     return f"{group.id}{_named(names.groups.get(group.id))}"
 
 
@@ -118,14 +118,14 @@ def replicas_text(group: MulticastGroup, names: Names) -> str:
 
 
 def match_values(entry: TableEntry, names: Names) -> dict[str, str]:
-    """Return field -> value in the form that people write, source before destination."""
+    """Return field -> value in the usual notation, source before destination."""
     order = [MatchField.SRC_ADDR, *MatchField]
     fields = sorted(entry.match, key=lambda pair: order.index(MatchField(pair[0])))
     return {name: _value(entry.table, name, value, names) for name, value in fields}
 
 
 def param_values(entry: TableEntry, names: Names) -> dict[str, str]:
-    """Return parameter -> value in the form that people write."""
+    """Return parameter -> value in the usual notation."""
     params = sorted(entry.params, key=lambda pair: list(Param).index(Param(pair[0])))
     return {name: _value("", name, value, names) for name, value in params}
 

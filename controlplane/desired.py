@@ -1,4 +1,4 @@
-"""What a switch must hold for a set of jobs: pure, from validated jobs to entities."""
+"""The desired state of a switch for a set of jobs: pure, from validated jobs to entities."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from p4src.names import Action, Digest, MatchField, Param, Table
 
 FLOW_START_DIGEST = DigestConfig(
     digest=str(Digest.FLOW_START_T),
-    # A list of its own for every connection, at once: the ISN is wanted before the next switch fails.
+    # Each connection is sent at once, in a separate list: the ISN must arrive before the next switch fails.
     max_list_size=1,
     max_timeout_ns=0,
-    # A repeated SYN within a second tells nothing new.
+    # A repeated SYN within a second is not news.
     ack_timeout_ns=1_000_000_000,
 )
 
 
 def desired_state(jobs: Sequence[Job], switch: str | None = None) -> SwitchState:
-    """Return what one switch of `jobs` must hold; no jobs want an empty switch.
+    """Return the state that one switch of `jobs` must have; without jobs it is empty.
 
-    A flow or queue pair is replicated at the switch that its source is attached to, and nowhere else, so that each
-    byte is replicated once however many switches it passes. From there its replicas, already rewritten, go to their
-    shadow as any frame goes to a known MAC address.
+    A flow or queue pair is replicated only at the switch that its source is attached to, so that each byte is
+    replicated once, however many switches it passes. From there its replicas, already rewritten, are forwarded to
+    their shadow like any frame to a known MAC address.
 
-    `flow_base` is not in it: its entries belong to the running controller (see `controlplane.reconcile`).
+    The result does not include `flow_base`, whose entries belong to the running controller (see `controlplane.plan`).
 
     Args:
         jobs: the jobs, which describe the same switches.
-        switch: name of the switch; None where there is one only.
+        switch: name of the switch; None if there is only one.
 
     Raises:
-        JobError: jobs collide, need more shadows, flow entries or queue pairs than a switch can serve, or `switch`
-            does not name one of theirs.
+        JobError: jobs collide, need more shadows, flow entries or queue pairs than a switch can serve, or `switch` is
+            not one of theirs.
     """
     problems = [problem for _, problem in problems_between(jobs)]
     if problems:
@@ -51,8 +51,10 @@ def desired_state(jobs: Sequence[Job], switch: str | None = None) -> SwitchState
         raise JobError([Problem("shadows", f"{shadows} on one switch, which can serve {MAX_SHADOWS}")])
     entries = sum(min(2, len(flow.hops)) for job in jobs for flow in _flows(job, name))
     if entries > MAX_FLOWS:
-        message = f"the flows on one switch need {entries} entries, it holds {MAX_FLOWS}: each flow that is replicated"
-        raise JobError([Problem("redundancy.hops", f"{message} for repair too takes two")])
+        message = (
+            f"the flows on one switch need {entries} entries, but it holds {MAX_FLOWS}: each flow that is replicated"
+        )
+        raise JobError([Problem("redundancy.hops", f"{message} for repair too needs two")])
     complaint = too_many(Counter(pair.version for job in jobs for pair in _queue_pairs(job, name)))
     if complaint:
         raise JobError([Problem("rdma", complaint)])
@@ -63,13 +65,13 @@ def device_id_of(jobs: Sequence[Job], switch: str | None = None) -> int:
     """Return the P4Runtime device id that `jobs` (at least one) give to `switch`, their only one for None.
 
     Raises:
-        JobError: `switch` does not name one of theirs.
+        JobError: `switch` is not one of theirs.
     """
     return jobs[0].switch_named(switch).device_id
 
 
 def _shadows_served(job: Job, switch: str) -> list[ShadowNode]:
-    """Return the shadows that are attached to `switch`, or that it makes replicas for."""
+    """Return the shadows that are attached to `switch` or get replicas from it."""
     replicated: list[Flow | QueuePair] = [*_flows(job, switch), *_queue_pairs(job, switch)]
     used = {shadow.name for each in replicated for shadow in each.shadows}
     return [shadow for shadow in job.shadows if shadow.name in used or job.switch_of(shadow).name == switch]
@@ -85,7 +87,7 @@ def _queue_pairs(job: Job, switch: str) -> list[QueuePair]:
 
 def _entities(jobs: Sequence[Job], switch: str) -> Iterator[Entity]:
     yield FLOW_START_DIGEST
-    # Shadows get no flooded frames: a shadow takes replicas and nothing else.
+    # Shadows get no flooded frames: they accept only replicas.
     ports = {host.port for job in jobs for host in job.hosts if job.switch_of(host).name == switch}
     ports |= set(jobs[0].trunk_graph.ports(switch))
     yield MulticastGroup(FLOOD_GROUP, frozenset(Replica(port, 0) for port in ports))
@@ -108,7 +110,7 @@ def _entities(jobs: Sequence[Job], switch: str) -> Iterator[Entity]:
         for flow in _flows(job, switch):
             yield _replicate(flow, job.dscp.primary)
             if len(flow.hops) > 1:
-                # The same flow id: ISN and source port are those that the SYN, with the primary codepoint, brought.
+                # The same flow id: ISN and source port come from the SYN, which has the primary codepoint.
                 yield _replicate(flow, job.dscp.redundant)
             yield _group(job, switch, flow)
         for pair in _queue_pairs(job, switch):
@@ -140,8 +142,8 @@ def _replicate_rdma(pair: QueuePair) -> TableEntry:
 
 
 def _group(job: Job, switch: str, flow: Flow | QueuePair) -> MulticastGroup:
-    # The original is a member too: on v1model a group overrides the unicast port. Behind a trunk several members
-    # leave by one port, each with its own replica id.
+    # The original is a member too: on v1model a group overrides the unicast port. Several members may leave through
+    # one trunk port, each with its own replica id.
     copies = (Replica(job.port_towards(switch, shadow), shadow.rid) for shadow in flow.shadows)
     original = Replica(job.port_towards(switch, flow.target), 0)
     return MulticastGroup(flow.multicast_group, frozenset((original, *copies)))

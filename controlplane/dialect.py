@@ -1,16 +1,16 @@
-"""What switches do differently, in one place.
+"""All differences between switches.
 
 Measured against BMv2's `simple_switch_grpc` (P4Runtime 1.3, PI frontend) and the embedded switch:
 
-* A read of a digest that is not configured is NOT_FOUND, and BMv2 reads no "all digests".
+* A read of a digest that is not configured is NOT_FOUND, and BMv2 does not support reading all digests at once.
 * Without a pipeline BMv2 answers every read with FAILED_PRECONDITION, and GetForwardingPipelineConfig either
   with that or, like the embedded switch, with an empty message.
 * BMv2 lets a client arbitrate for any device id, and fails with "assign device" when the pipeline is pushed.
-* BMv2 refuses an update without saying why: code UNKNOWN, "Error when adding match entry to target".
-* BMv2 takes a JSON without a program and fails afterwards, when its tables are read; after a device config that
-  is no JSON it has to be restarted.
-* BMv2 has no multicast group from 32768 on (PI keeps those for clone sessions).
-* BMv2 neither reads nor writes registers: nothing here asks for them.
+* BMv2 refuses an update without a reason: code UNKNOWN, "Error when adding match entry to target".
+* BMv2 accepts a JSON without a program and fails later, when its tables are read; after a device config that is
+  not JSON it must be restarted.
+* BMv2 has no multicast group from 32768 up (PI reserves those for clone sessions).
+* BMv2 neither reads nor writes registers; the control plane does not use them.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ _DETAILS = "grpc-status-details-bin"
 
 @dataclass(frozen=True)
 class RpcFailure:
-    """A failed RPC: gRPC's status and, for a batch, what became of each update."""
+    """A failed RPC: gRPC's status and, for a batch, the refused updates."""
 
     code: grpc.StatusCode
     """Status of the RPC."""
     message: str
-    """The switch's words, or gRPC's."""
+    """Message of the switch or of gRPC."""
     refused: dict[int, tuple[str, str]]
-    """Index in the batch -> (canonical code, message) of each refused update; empty when the switch does not
-    say."""
+    """Index in the batch -> (canonical code, message) of each refused update; empty if the switch does not list
+    them."""
 
     @property
     def means_no_pipeline(self) -> bool:
@@ -54,7 +54,7 @@ class RpcFailure:
 
     @property
     def means_absent(self) -> bool:
-        """Whether the switch says that what was asked for does not exist."""
+        """Whether the switch says that the requested entity does not exist."""
         codes = {code for code, _ in self.refused.values()}
         return self.code is grpc.StatusCode.NOT_FOUND or codes == {"NOT_FOUND"}
 
@@ -68,7 +68,7 @@ def failure_of(error: grpc.RpcError) -> RpcFailure:
         if key == _DETAILS:
             try:
                 status = P4RpcStatus.from_bytes(value if isinstance(value, bytes) else value.encode())
-            except ValueError:  # details of another type than P4Runtime's
+            except ValueError:  # details of a type that is not P4Runtime's
                 continue
             refused = {i: (detail.canonical_code.name, detail.message) for i, detail in status.details.items()}
             message = status.message or message
@@ -76,13 +76,13 @@ def failure_of(error: grpc.RpcError) -> RpcFailure:
 
 
 def state_requests(info: p4i.P4Info, *, counters: bool) -> list[list[p4r.Entity]]:
-    """Return the reads that together give the whole state of a switch that runs `info`, one RPC each.
+    """Return the reads that together cover the whole state of a switch that runs `info`, one RPC each.
 
-    A read with one digest may fail with NOT_FOUND: then that digest is not configured.
+    A read of one digest may fail with NOT_FOUND: that digest is then not configured.
 
     Args:
         info: the program's P4Info.
-        counters: ask for the direct counters of table entries too.
+        counters: also read the direct counters of table entries.
     """
     tables: list[p4r.Entity] = []
     direct = {counter.preamble.id for counter in info.direct_counters}

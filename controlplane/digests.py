@@ -1,4 +1,4 @@
-"""Connections that begin, as the switch reports them, and the memory of them that outlives a switch."""
+"""New connections as reported by a switch, and a journal of them that outlives it."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ class FlowStart:
     dst_addr: IPv4Address
     """Address of its successor."""
     src_port: int
-    """TCP port of the sender: another one than before means another connection."""
+    """TCP port of the sender: a different port means a different connection."""
     dst_port: int
     """TCP port of the successor."""
 
 
 class FlowStarts:
-    """Flow-start digests of one switch, in the order in which they arrived.
+    """Flow-start digests of one switch, in order of arrival.
 
     Args:
         stream: stream of the primary controller.
@@ -53,12 +53,12 @@ class FlowStarts:
         self._decode = digest.type_spec.decode_data
 
     def wait(self, timeout_s: float) -> tuple[FlowStart, ...]:
-        """Return the connections that began since the last call, waiting for one; () when none did in time.
+        """Return the new connections since the last call, waiting for one; () after `timeout_s`.
 
-        Their lists are acknowledged: the switch reports a later SYN of the same connection again.
+        Their lists are acknowledged, so that the switch reports a later SYN of the same connection again.
 
         Raises:
-            ControlPlaneError: the stream is over (STREAM_ENDED); nothing will come any more.
+            ControlPlaneError: the stream has ended (STREAM_ENDED); no more digests will arrive.
         """
         starts: list[FlowStart] = []
         try:
@@ -68,7 +68,7 @@ class FlowStarts:
             raise ControlPlaneError(
                 ErrorKind.STREAM_ENDED,
                 self._target,
-                f"the switch's stream is over: {words}",
+                f"the switch closed the stream: {words}",
                 hint="connect again",
             ) from ended
         for message in lists:
@@ -91,31 +91,31 @@ class FlowStarts:
 
 
 class ConnectionJournal:
-    """The newest connection of each flow: what a switch that has forgotten its registers needs to know.
+    """The newest connection of each flow, needed by a switch whose registers are lost.
 
-    Registers of a switch die with it, and P4Runtime cannot write them on every switch; `flow_base` entries
-    tell a restarted or standby switch the same.
+    A switch's registers are lost with it, and P4Runtime cannot write them on every switch; `flow_base` entries give a
+    restarted or standby switch the same information.
     """
 
     def __init__(self, starts: Iterable[FlowStart] = ()) -> None:
-        """Begin with `starts`, oldest first."""
+        """Start with `starts`, oldest first."""
         self._newest: dict[int, FlowStart] = {}
         for start in starts:
             self.record(start)
 
     def record(self, start: FlowStart) -> bool:
-        """Note that a connection began; return whether that is news (a repeated SYN is not)."""
+        """Record a new connection; return whether it was unknown (a repeated SYN is not)."""
         known = self._newest.get(start.flow_id)
         self._newest[start.flow_id] = start
         return known != start
 
     def forget(self, flow_ids: Iterable[int]) -> None:
-        """Forget flows, which are unknown to the journal or not."""
+        """Forget flows; unknown ones are ignored."""
         for flow_id in flow_ids:
             self._newest.pop(flow_id, None)
 
     def newest(self, flow_id: int) -> FlowStart | None:
-        """Return the newest connection of a flow, None when none has begun."""
+        """Return the newest connection of a flow, None if there is none."""
         return self._newest.get(flow_id)
 
     def starts(self) -> tuple[FlowStart, ...]:
@@ -132,6 +132,6 @@ class ConnectionJournal:
 
 
 def flow_base_entry(start: FlowStart) -> TableEntry:
-    """Return the entry that tells a switch of `start`; its source port keeps others from matching."""
+    """Return the entry for `start`; its source port keeps other connections from matching."""
     match = {MatchField.FLOW_ID: start.flow_id, MatchField.SRC_PORT: start.src_port}
     return TableEntry.make(Table.FLOW_BASE, match, Action.SET_ISN, {Param.ISN: start.isn})

@@ -1,4 +1,4 @@
-"""What a switch can hold, as frozen values: table entries, multicast groups, digest settings.
+"""Entities of a switch as frozen values: table entries, multicast groups, digest settings.
 
 All keys of the data plane are exact, so a field is a plain integer.
 """
@@ -23,7 +23,7 @@ _Param = TypeVar("_Param", bound=str)
 
 
 def fields_of(values: Mapping[_Name, int]) -> Fields:
-    """Return `values` as sorted pairs (enumerated names become plain strings)."""
+    """Return `values` as sorted pairs (enum names become plain strings)."""
     return tuple(sorted((str(name), value) for name, value in values.items()))
 
 
@@ -62,7 +62,7 @@ class TableEntry:
 
     @property
     def group(self) -> int | None:
-        """The multicast group that the entry sends to, None when it names none (0 is "no group")."""
+        """The multicast group that the entry sends to, None if it names none (0 is "no group")."""
         return dict(self.params).get(Param.GROUP) or None
 
 
@@ -98,11 +98,11 @@ class DigestConfig:
     digest: str
     """Name of the digest."""
     max_list_size: int
-    """Messages in one list at most."""
+    """Maximum number of messages in one list."""
     max_timeout_ns: int
-    """How long a message may wait for others; 0 sends at once."""
+    """How long a message may wait for others, in nanoseconds; 0 sends at once."""
     ack_timeout_ns: int
-    """How long equal messages are held back when the list is not acknowledged; 0 never holds back."""
+    """How long equal messages are suppressed if the list is not acknowledged, in nanoseconds; 0: never."""
 
     @property
     def key(self) -> Key:
@@ -115,7 +115,7 @@ Entity = TableEntry | MulticastGroup | DigestConfig
 
 @dataclass(frozen=True)
 class SwitchState:
-    """Everything that a controller can write on a switch, as a set."""
+    """Everything that a controller can write to a switch, as a set."""
 
     entities: frozenset[Entity] = frozenset()
     """The entities; no two have the same key."""
@@ -127,8 +127,8 @@ class SwitchState:
             ValueError: two entities have the same key.
         """
         if len(self.by_key) != len(self.entities):
-            twice = next(entity for entity in self.entities if self.by_key[entity.key] != entity)
-            raise ValueError(f"two entities have the key {twice.key}")
+            duplicate = next(entity for entity in self.entities if self.by_key[entity.key] != entity)
+            raise ValueError(f"two entities have the key {duplicate.key}")
 
     @classmethod
     def of(cls, entities: Iterable[Entity]) -> SwitchState:
@@ -160,5 +160,5 @@ def is_flow_base(entity: Entity) -> bool:
 
 
 def is_replicate(entity: Entity) -> bool:
-    """Return whether `entity` binds a connection to a flow."""
+    """Return whether `entity` is a `replicate` entry, which binds a connection to a flow."""
     return isinstance(entity, TableEntry) and entity.table == Table.REPLICATE and entity.action == Action.REPLICATE_FLOW

@@ -7,36 +7,36 @@ from enum import StrEnum
 
 
 class ErrorKind(StrEnum):
-    """What went wrong, for programs."""
+    """Machine-readable kind of an error."""
 
     BAD_ADDRESS = "bad_address"
     """The target is not of the form HOST:PORT."""
     UNREACHABLE = "unreachable"
-    """Nothing answers at the target, or not in time."""
+    """Nothing answers at the target in time."""
     TLS = "tls"
     """Switch and controller do not accept each other's certificate, or only one of them speaks TLS."""
     NOT_P4RUNTIME = "not_p4runtime"
-    """Something answers that does not serve P4Runtime."""
+    """A server answers that does not serve P4Runtime."""
     WRONG_DEVICE = "wrong_device"
     """The switch has another device id."""
     NOT_PRIMARY = "not_primary"
-    """Another controller holds the switch."""
+    """Another controller is the primary."""
     NO_PIPELINE = "no_pipeline"
     """The switch runs no program yet."""
     OTHER_PIPELINE = "other_pipeline"
-    """The switch runs another program than this version's."""
+    """The switch runs a program that is not this version's."""
     PIPELINE_REFUSED = "pipeline_refused"
     """The switch does not accept the program."""
     UPDATE_REFUSED = "update_refused"
     """The switch does not accept an update of its state."""
     READ_REFUSED = "read_refused"
-    """The switch does not give out its state."""
+    """The switch's state cannot be read."""
     STATE_DIFFERS = "state_differs"
-    """The switch accepted every update, and yet holds something else."""
+    """The switch accepted every update, but its state differs."""
     STREAM_ENDED = "stream_ended"
-    """The switch ended the stream that digests arrive on."""
+    """The switch closed the stream on which digests arrive."""
     INTERNAL = "internal"
-    """The switch answered with an error that has no kind of its own."""
+    """Any other error."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Refusal:
     code: str
     """Canonical code, e.g. ``RESOURCE_EXHAUSTED``."""
     message: str
-    """The switch's own words; may be empty."""
+    """The switch's message; may be empty."""
 
     def __str__(self) -> str:
         """Return the refusal as one line."""
@@ -56,16 +56,16 @@ class Refusal:
 
 
 class ControlPlaneError(Exception):
-    """A switch that cannot be used, or that refused something.
+    """A switch cannot be used, or refused something.
 
     Attributes:
-        kind: what went wrong.
+        kind: kind of the error.
         target: HOST:PORT of the switch.
-        refusals: the updates that were refused, in the order of the plan.
-        hint: what to do about it.
-        restored: after a refused update: True when the switch reads back as before, False when it does not;
-            None where nothing was to be put back.
-        restore_note: what is to be known of the restored (or not restored) state.
+        refusals: the refused updates, in the order of the plan.
+        hint: how to fix it.
+        restored: after a refused update: True if the switch reads back as before, False if not; None if nothing had to
+            be restored.
+        restore_note: details of the restored (or not restored) state.
     """
 
     def __init__(
@@ -95,7 +95,7 @@ class ControlPlaneError(Exception):
         super().__init__("\n".join(lines))
 
     def with_outcome(self, restored: bool, note: str) -> ControlPlaneError:
-        """Return the same error with the outcome of the roll-back."""
+        """Return the same error with the outcome of the rollback."""
         return ControlPlaneError(
             self.kind,
             self.target,

@@ -1,4 +1,4 @@
-"""The journal of connections as a file, so that a restarted controller knows those that are open."""
+"""The journal of connections as a file, so that a restarted controller knows the open ones."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from jobspec.regular_files import read_bounded
 
 _FORMAT = 1
 _MAX_BYTES = 64 << 20
-"""Of a file at most: far more than all flows that there can be take."""
+"""Maximum size of a journal file in bytes: far more than the maximum number of flows needs."""
 _RANGES = {"flow_id": 1 << 16, "isn": 1 << 32, "src_port": 1 << 16, "dst_port": 1 << 16}
 
 
 class JournalError(ValueError):
-    """A journal that cannot be used.
+    """A journal cannot be used.
 
     Attributes:
         path: the file.
-        reason: what is wrong with it.
+        reason: what is wrong.
     """
 
     def __init__(self, path: Path, reason: str) -> None:
@@ -34,16 +34,16 @@ class JournalError(ValueError):
 
 
 def read_journal(path: Path) -> tuple[FlowStart, ...]:
-    """Return the connections in `path`, none where there is no such file yet.
+    """Return the connections in `path`, none if there is no such file yet.
 
     Raises:
-        JournalError: it cannot be read, is no journal, or lies in a folder that does not exist.
+        JournalError: it cannot be read, is not a journal, or its folder does not exist.
     """
     try:
         text = read_bounded(path, _MAX_BYTES).decode()
     except FileNotFoundError:
         if not path.parent.is_dir():
-            raise JournalError(path, "there is no such folder") from None
+            raise JournalError(path, "its folder does not exist") from None
         return ()
     except (OSError, UnicodeDecodeError) as error:
         raise JournalError(path, f"cannot be read: {error}") from error
@@ -55,11 +55,13 @@ def read_journal(path: Path) -> tuple[FlowStart, ...]:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         if isinstance(error, JournalError):
             raise
-        raise JournalError(path, f"is no journal of connections ({error!r}); delete it to begin without") from error
+        raise JournalError(
+            path, f"is not a journal of connections ({error!r}); delete it to start without one"
+        ) from error
 
 
 def write_journal(path: Path, starts: Iterable[FlowStart]) -> None:
-    """Replace `path` by a journal of `starts`; a crash at any instant leaves the old one or the new one.
+    """Replace `path` by a journal of `starts`; a crash at any time leaves the old or the new one.
 
     Raises:
         OSError: the file cannot be written.

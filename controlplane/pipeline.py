@@ -1,4 +1,4 @@
-"""The program that a switch must run: the committed artifacts, and the cookie that tells whether it does."""
+"""The program that a switch must run: the committed artifacts, and the cookie that identifies them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from p4src.artifacts import device_config, p4info_text
 
 
 class PipelineStatus(StrEnum):
-    """What a switch runs."""
+    """Which program a switch runs."""
 
     CURRENT = "current"
     """This version's program."""
@@ -27,10 +27,10 @@ class PipelineStatus(StrEnum):
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A compiled program as P4Runtime carries it."""
+    """A compiled program in P4Runtime form."""
 
     p4info: p4i.P4Info
-    """What the program offers to controllers."""
+    """Tables, actions and other entities of the program."""
     device_config: bytes
     """BMv2 JSON."""
 
@@ -48,7 +48,7 @@ class Pipeline:
 
     @cached_property
     def schema(self) -> P4Schema:
-        """The P4Info in the form that encodes and decodes entities."""
+        """The P4Info as a schema for encoding and decoding entities."""
         return P4Schema(self.p4info)
 
     def config(self) -> p4r.ForwardingPipelineConfig:
@@ -60,7 +60,7 @@ class Pipeline:
         )
 
     def status_of(self, config: p4r.ForwardingPipelineConfig | None) -> PipelineStatus:
-        """Tell what a switch runs from the config (cookie at least) that it reports, None for none."""
+        """Return which program a switch runs, from the config (at least its cookie) that it reports; None if none."""
         if config is None:
             return PipelineStatus.MISSING
         same = config.HasField("cookie") and config.cookie.cookie == self.cookie

@@ -16,16 +16,16 @@ from jobspec.tls import ClientTls, open_channel
 from jobspec.tls.probe import Answer, probe
 
 CONNECT_S = 5.0
-"""How long a switch may take to answer the first request, in seconds."""
+"""Time that a switch has to answer the first request, in seconds."""
 REQUEST_S = 30.0
-"""How long it may take for any other."""
+"""Time for any other request, in seconds."""
 _ADDRESS = re.compile(r"^(\[[0-9a-fA-F:.%\w]+\]|[^\s:/\[\]]+):(\d{1,5})$")
 _OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_receive_message_length", 64 << 20),
-    # Errors of a batch travel as metadata, whose default limit of 8 kB they can exceed.
+    # A batch's errors arrive as metadata and can exceed its default limit of 8 kB.
     ("grpc.max_metadata_size", 64 << 10),
     ("grpc.enable_http_proxy", 0),
-    # Sessions of one process share no connection: the switch must see when one of them closes.
+    # Sessions of one process do not share connections: the switch must see when one of them closes.
     ("grpc.use_local_subchannel_pool", 1),
 ]
 
@@ -41,7 +41,7 @@ def check_address(target: str) -> None:
         raise ControlPlaneError(
             ErrorKind.BAD_ADDRESS,
             target,
-            "is not an address of a switch",
+            "is not a valid address",
             hint="expected HOST:PORT, e.g. 127.0.0.1:9559",
         )
 
@@ -52,11 +52,11 @@ class Session:
     Args:
         target: HOST:PORT of the switch.
         device_id: P4Runtime device id.
-        connect_timeout_s: how long it may take to answer the first request.
+        connect_timeout_s: time to answer the first request, in seconds.
         tls: own credentials, None for plain text.
 
     Raises:
-        ControlPlaneError: not an address, nothing there, or no P4Runtime there.
+        ControlPlaneError: invalid address, no answer, or no P4Runtime server.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Session:
             raise
 
     def close(self) -> None:
-        """Give up the switch and close the connection."""
+        """Stop being a controller and close the connection."""
         if self._stream is not None:
             self._stream.close()
             self._stream = None
@@ -86,12 +86,12 @@ class Session:
 
     @property
     def is_primary(self) -> bool:
-        """Whether this client holds the switch at the moment."""
+        """Whether this client is currently the primary."""
         return self._stream is not None and self._stream.is_primary
 
     @property
     def stream(self) -> P4Stream:
-        """The stream of a session that has become primary.
+        """The stream of a session that has called `become_primary`.
 
         Raises:
             RuntimeError: it has not.
@@ -101,10 +101,10 @@ class Session:
         return self._stream
 
     def become_primary(self, election_id: int) -> None:
-        """Bid for the switch with `election_id`, or with a higher one where no controller holds it.
+        """Arbitrate with `election_id`, or with a higher one if there is no primary.
 
         Raises:
-            ControlPlaneError: another controller holds the switch, or it is another device.
+            ControlPlaneError: another controller is the primary, or it is another device.
         """
         stub = self._stub
         self._stream = P4Stream(stub, self.device_id)
@@ -112,7 +112,7 @@ class Session:
             answer = self._stream.arbitrate(election_id, self._timeout_s)
         except TimeoutError:
             raise self._error(
-                ErrorKind.UNREACHABLE, f"does not answer to arbitration within {self._timeout_s:g} s"
+                ErrorKind.UNREACHABLE, f"does not answer the arbitration within {self._timeout_s:g} s"
             ) from None
         except StreamEnded as ended:
             raise self._arbitration_refused(ended, election_id) from ended.cause
@@ -120,7 +120,7 @@ class Session:
             raise self._not_primary(election_id, U128.decode(answer.election_id))
 
     def get_config(self, kind: str = "COOKIE_ONLY") -> p4r.ForwardingPipelineConfig | None:
-        """Return the pipeline config of the switch, None when it has none.
+        """Return the pipeline config of the switch, None if it has none.
 
         Args:
             kind: ``COOKIE_ONLY``, ``P4INFO_AND_COOKIE`` or ``ALL``.
@@ -138,23 +138,23 @@ class Session:
             failure = failure_of(error)
             if failure.means_no_pipeline:
                 return None
-            raise self._failed(failure, "giving out its pipeline", ErrorKind.READ_REFUSED) from error
+            raise self._failed(failure, "reading the pipeline", ErrorKind.READ_REFUSED) from error
         config = response.config
         return config if config.ByteSize() else None
 
     def verify_config(self, config: p4r.ForwardingPipelineConfig) -> None:
-        """Ask the switch whether it would run `config`; changes nothing.
+        """Let the switch verify `config`; changes nothing.
 
         Raises:
-            ControlPlaneError: it does not accept the program, or another controller holds the switch.
+            ControlPlaneError: it does not accept the program, or another controller is the primary.
         """
         self._send_config(config, p4r.SetForwardingPipelineConfigRequest.VERIFY)
 
     def set_config(self, config: p4r.ForwardingPipelineConfig) -> None:
-        """Make the switch verify and run `config`, which empties its tables.
+        """Let the switch verify and run `config`, which empties its tables.
 
         Raises:
-            ControlPlaneError: it does not accept the program, or another controller holds the switch.
+            ControlPlaneError: it does not accept the program, or another controller is the primary.
         """
         self._send_config(config, p4r.SetForwardingPipelineConfigRequest.VERIFY_AND_COMMIT)
 
@@ -172,13 +172,13 @@ class Session:
         try:
             self._stub.SetForwardingPipelineConfig(request, timeout=REQUEST_S)
         except grpc.RpcError as error:
-            raise self._failed(failure_of(error), "taking the program", ErrorKind.PIPELINE_REFUSED) from error
+            raise self._failed(failure_of(error), "pushing the program", ErrorKind.PIPELINE_REFUSED) from error
 
     def write(self, updates: Sequence[p4r.Update]) -> dict[int, tuple[str, str]]:
-        """Make `updates` in order; return index -> (code, message) of those refused, the others are in force.
+        """Write `updates`; return index -> (code, message) of the refused ones; the others are in force.
 
         Raises:
-            ControlPlaneError: the request as a whole failed; what was done of it is not known.
+            ControlPlaneError: the request as a whole failed; it is unknown which updates are in force.
         """
         request = p4r.WriteRequest(
             device_id=self.device_id, election_id=U128.encode(self.stream.election_id), updates=updates
@@ -189,7 +189,7 @@ class Session:
             failure = failure_of(error)
             if failure.refused:
                 return failure.refused
-            raise self._failed(failure, "making updates", ErrorKind.UPDATE_REFUSED) from error
+            raise self._failed(failure, "writing updates", ErrorKind.UPDATE_REFUSED) from error
         return {}
 
     def read(self, requests: Sequence[p4r.Entity], *, absent_is_empty: bool = False) -> list[p4r.Entity]:
@@ -197,7 +197,7 @@ class Session:
 
         Args:
             requests: what to read.
-            absent_is_empty: NOT_FOUND means that there is nothing to read, not that something is wrong.
+            absent_is_empty: treat NOT_FOUND as an empty result, not as an error.
 
         Raises:
             ControlPlaneError: no pipeline, wrong device, or the switch refuses.
@@ -210,10 +210,10 @@ class Session:
             failure = failure_of(error)
             if absent_is_empty and failure.means_absent:
                 return []
-            raise self._failed(failure, "giving out its state", ErrorKind.READ_REFUSED) from error
+            raise self._failed(failure, "reading the state", ErrorKind.READ_REFUSED) from error
 
     def _first_contact(self) -> None:
-        # The cheapest request; a refused connection fails at once, where waiting for readiness would not.
+        # The cheapest request; unlike waiting for readiness, it fails at once if the connection is refused.
         try:
             self._stub.Capabilities(p4r.CapabilitiesRequest(), timeout=self._timeout_s)
         except grpc.RpcError as error:
@@ -225,7 +225,7 @@ class Session:
             if failure.code is grpc.StatusCode.UNIMPLEMENTED:
                 raise self._error(
                     ErrorKind.NOT_P4RUNTIME,
-                    "a gRPC server that does not serve P4Runtime",
+                    "this gRPC server does not serve P4Runtime",
                     "is it the switch's gRPC port?",
                 ) from error
             raise self._failed(failure, "answering", ErrorKind.INTERNAL) from error
@@ -242,19 +242,19 @@ class Session:
             return self._error(
                 ErrorKind.WRONG_DEVICE,
                 f"the switch is not device {self.device_id}: {words}",
-                "give the id that the switch was started with (--device-id, or switch.device_id of the job)",
+                "give the switch's id (--device-id, or switch.device_id of the job)",
             )
         if code is grpc.StatusCode.PERMISSION_DENIED:
             return self._error(
                 ErrorKind.NOT_PRIMARY,
-                f"another controller holds the switch: {words}",
+                f"another controller is the primary: {words}",
                 "stop it, or give a higher --election-id",
             )
         if code is grpc.StatusCode.UNAVAILABLE:
             return self._error(
                 ErrorKind.UNREACHABLE,
                 f"no switch answers: {words}",
-                "is the switch started, and is the address right?",
+                "is the switch running, and is the address right?",
             )
         if code is grpc.StatusCode.DEADLINE_EXCEEDED:
             return self._error(
@@ -266,7 +266,7 @@ class Session:
 
     def _arbitration_refused(self, ended: StreamEnded, election_id: int) -> ControlPlaneError:
         if ended.cause is None:
-            return self._error(ErrorKind.STREAM_ENDED, "the switch ended the stream during arbitration")
+            return self._error(ErrorKind.STREAM_ENDED, "the switch closed the stream during arbitration")
         failure = failure_of(ended.cause)
         if failure.code is grpc.StatusCode.INVALID_ARGUMENT and "election id" in failure.message.lower():
             return self._not_primary(election_id, election_id)
@@ -275,7 +275,7 @@ class Session:
     def _not_primary(self, mine: int, theirs: int) -> ControlPlaneError:
         return self._error(
             ErrorKind.NOT_PRIMARY,
-            f"another controller holds the switch with election id {theirs}, this one came with {mine}",
+            f"another controller is the primary, with election id {theirs}; this one has {mine}",
             f"stop the other controller, or take over with --election-id {theirs + 1}",
         )
 

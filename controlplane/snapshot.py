@@ -24,7 +24,7 @@ class Count:
     packets: int
     """Number of packets."""
     bytes: int
-    """Their bytes, Ethernet header included."""
+    """Their bytes, including Ethernet headers."""
 
 
 @dataclass(frozen=True)
@@ -32,16 +32,16 @@ class Counters:
     """All counters of a switch at one time."""
 
     entries: Mapping[Key, Count]
-    """Key of a table entry -> packets that it matched, for the tables that count."""
+    """Key of a table entry -> packets that it matched, for tables with direct counters."""
     not_replicated: Mapping[NotReplicated, Count]
     """Packets that were not replicated, by reason."""
 
 
 def read_state(session: Session, schema: P4Schema) -> SwitchState:
-    """Return everything that the switch holds.
+    """Return the state of the switch.
 
     Raises:
-        ControlPlaneError: the switch does not answer, or holds something that `schema` does not know.
+        ControlPlaneError: the switch does not answer, or returns something that `schema` does not define.
     """
     return SwitchState.of(entity for _, entity in _read_entities(session, schema, counters=False))
 
@@ -75,6 +75,6 @@ def _read_entities(session: Session, schema: P4Schema, *, counters: bool) -> lis
                 raise ControlPlaneError(
                     ErrorKind.READ_REFUSED,
                     session.target,
-                    f"answered with what its program cannot hold: {error}",
+                    f"returned an entity that does not fit its program: {error}",
                 ) from error
     return found

@@ -1,4 +1,4 @@
-"""The P4Runtime stream: arbitration, and the digests that arrive on it. One reader thread, no other state."""
+"""The P4Runtime stream: arbitration and digests. One reader thread, no other state."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import grpc
 from finsy.proto import U128, p4r, p4r_grpc, rpc_code
 
 MAX_WAITING_LISTS = 4096
-"""Digest lists kept for a consumer at most; the oldest go first, since the newest connections count."""
+"""Maximum number of digest lists kept for a consumer; the oldest are dropped, since the newest connections count."""
 CLOSE_S = 1.0
-"""How long the switch may take to end a stream in an orderly way."""
+"""Time, in seconds, that the switch has to close a stream cleanly."""
 
 
 class StreamEnded(Exception):
-    """The stream is over; `cause` is the gRPC error, None when the switch closed it without one."""
+    """The stream has ended; `cause` is the gRPC error, None if the switch closed it without one."""
 
     def __init__(self, cause: grpc.RpcError | None) -> None:
         """Keep the cause."""
@@ -50,14 +50,14 @@ class P4Stream:
         self._reader.start()
 
     def arbitrate(self, election_id: int, timeout_s: float) -> p4r.MasterArbitrationUpdate:
-        """Bid for the switch with `election_id`; return the switch's answer.
+        """Arbitrate with `election_id`; return the switch's answer.
 
-        Where no controller is primary the bid is raised to the highest id that the switch has ever seen, now
-        and later: the ids of a switch never go back, and it promotes no backup on its own (P4Runtime
-        specification, section "Client Arbitration and Controller Replication").
+        If no controller is the primary, the id is raised to the highest one that the switch has ever seen, now and
+        later: a switch's ids never go back, and it promotes no backup on its own (P4Runtime specification, section
+        "Client Arbitration and Controller Replication").
 
         Raises:
-            StreamEnded: the switch refused the bid (wrong device, election id in use) or is gone.
+            StreamEnded: the switch refused the id (wrong device, election id in use) or is gone.
             TimeoutError: no answer in time.
         """
         with self._changed:
@@ -71,21 +71,21 @@ class P4Stream:
 
     @property
     def election_id(self) -> int:
-        """The id of the last bid."""
+        """The election id that was sent last."""
         with self._changed:
             return self._election_id
 
     @property
     def is_primary(self) -> bool:
-        """Whether the switch's last word was that this client is the primary."""
+        """Whether this client is the primary according to the switch's last arbitration update."""
         with self._changed:
             return not self._ended and self._answers > 0 and self._arbitration.status.code == rpc_code.OK
 
     def next_lists(self, timeout_s: float) -> list[p4r.DigestList]:
-        """Return the digest lists that have arrived, waiting for the first; [] when none came in time.
+        """Return the digest lists that have arrived, waiting for the first; [] after `timeout_s`.
 
         Raises:
-            StreamEnded: nothing is left, and nothing will come any more.
+            StreamEnded: none are left, and no more will arrive.
         """
         with self._changed:
             self._changed.wait_for(lambda: self._lists or self._ended, timeout_s)
@@ -96,19 +96,19 @@ class P4Stream:
             return found
 
     def acknowledge(self, digest: p4r.DigestList) -> None:
-        """Tell the switch that a list has arrived."""
+        """Acknowledge a list."""
         ack = p4r.DigestListAck(digest_id=digest.digest_id, list_id=digest.list_id)
         self._requests.put(p4r.StreamMessageRequest(digest_ack=ack))
 
     def close(self) -> None:
-        """End the stream; once this returns the switch has forgotten this client, if it answers at all."""
+        """Close the stream; on return the switch has forgotten this client, if it answers at all."""
         self._requests.put(None)
         self._reader.join(CLOSE_S)
         self._call.cancel()
         self._reader.join(CLOSE_S)
 
     def _end(self) -> Exception:
-        """Return what to tell whoever waits on a stream that has ended; the lock is held."""
+        """Return the error for callers that wait on an ended stream; the lock is held."""
         if self._failure is None:
             return StreamEnded(self._cause)
         failed = RuntimeError(f"the reader of the switch's stream failed: {self._failure!r}")
@@ -128,12 +128,12 @@ class P4Stream:
                 self._take(message)
         except grpc.RpcError as error:
             cause = error
-        except Exception as error:  # ours: whoever waits on the stream gets it
+        except Exception as error:  # an internal error: raised to callers that wait on the stream
             failure = error
         with self._changed:
             self._ended, self._cause, self._failure = True, cause, failure
             self._changed.notify_all()
-        # Lets the thread that gRPC feeds the requests with come to its end.
+        # Ends the thread from which gRPC takes the requests.
         self._requests.put(None)
 
     def _take(self, message: p4r.StreamMessageResponse) -> None:

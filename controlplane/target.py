@@ -1,4 +1,4 @@
-"""A switch as its controller sees it: install, read, compare, restore. The same on every P4Runtime target."""
+"""A switch as its controller sees it: install, read, compare, restore; the same for every P4Runtime target."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from controlplane.digests import FlowStarts
 from controlplane.entities import SwitchState, TableEntry, is_flow_base
 from controlplane.errors import ControlPlaneError, ErrorKind, Refusal
 from controlplane.pipeline import Pipeline, PipelineStatus
-from controlplane.reconcile import Plan, exact_plan, reconcile, table_plan
+from controlplane.plan import Plan, exact_plan, install_plan, table_plan
 from controlplane.session import CONNECT_S, Session
 from controlplane.snapshot import Counters, read_counters, read_state
 from jobspec.tls import ClientTls
@@ -24,21 +24,21 @@ from p4src.names import Table
 _T = TypeVar("_T")
 
 DEFAULT_ELECTION_ID = 1
-"""Bid of a controller that does not insist: any other controller that is there keeps the switch."""
+"""Lowest useful election id: another controller that is already connected stays the primary."""
 
 
 @dataclass(frozen=True)
 class Installation:
-    """What an installation did, or a dry run would do."""
+    """What an installation changed, or a dry run would change."""
 
     pipeline: PipelineStatus
-    """What the switch ran before; unless ``current``, the program was pushed."""
+    """The program that the switch ran before; unless ``current``, it was replaced."""
     plan: Plan
     """The updates."""
 
     @property
     def changes_nothing(self) -> bool:
-        """Whether the switch is already as it must be."""
+        """Whether the switch is already up to date."""
         return self.pipeline is PipelineStatus.CURRENT and not self.plan.updates
 
 
@@ -73,13 +73,13 @@ class Target:
         Args:
             address: HOST:PORT.
             device_id: its P4Runtime device id.
-            election_id: bid for the right to write; None only reads, beside any controller that is there.
-            pipeline: program that the switch shall run, by default the committed one.
-            timeout_s: how long it may take to answer, in seconds.
+            election_id: election id to arbitrate with; None only reads, and disturbs no controller.
+            pipeline: program that the switch must run, by default the committed one.
+            timeout_s: time to answer, in seconds.
             tls: own credentials, None for plain text.
 
         Raises:
-            ControlPlaneError: no such switch, or another controller holds it.
+            ControlPlaneError: no such switch, or another controller is its primary.
         """
         session = Session(address, device_id, timeout_s, tls)
         try:
@@ -91,7 +91,7 @@ class Target:
         return cls(session, pipeline or Pipeline.committed())
 
     def close(self) -> None:
-        """Give up the switch."""
+        """Disconnect from the switch."""
         self._session.close()
 
     def __enter__(self) -> Self:
@@ -106,15 +106,15 @@ class Target:
 
     @property
     def is_primary(self) -> bool:
-        """Whether the switch takes updates from this connection at the moment."""
+        """Whether this connection is currently the primary."""
         return self._session.is_primary
 
     def pipeline_status(self) -> PipelineStatus:
-        """Return what the switch runs."""
+        """Return which program the switch runs."""
         return self._pipeline.status_of(self._session.get_config())
 
     def read_state(self) -> SwitchState:
-        """Return everything that the switch holds.
+        """Return the state of the switch.
 
         Raises:
             ControlPlaneError: it runs no program, or another one.
@@ -131,54 +131,54 @@ class Target:
         """Return what `install` would do, without doing it."""
         status = self.pipeline_status()
         actual = self._read() if status is PipelineStatus.CURRENT else SwitchState()
-        return Installation(status, reconcile(desired, actual))
+        return Installation(status, install_plan(desired, actual))
 
     def install(self, desired: SwitchState, names: Names | None = None) -> Installation:
-        """Make the switch hold `desired`: push the program where needed, then change only what differs.
+        """Install `desired`: push the program if needed, then change only what differs.
 
         Args:
-            desired: what it must hold.
+            desired: the state that it must have.
             names: names of hosts and flows for error messages.
 
         Raises:
-            ValueError: `desired` holds what the program does not know; nothing was changed.
-            ControlPlaneError: something is refused; the error says what, and whether the earlier state is in
-                force again.
+            ValueError: `desired` has entities that the program does not define; nothing was changed.
+            ControlPlaneError: an update was refused; the error says which, and whether the earlier state is in force
+                again.
             RuntimeError: connected without an election id.
         """
-        _ = self._session.stream  # a session that only reads is told before it reads
+        _ = self._session.stream  # a read-only session fails before it reads
         for entity in desired.entities:
-            encode(entity, self._pipeline.schema)  # what cannot be said must not leave a half-made change
+            encode(entity, self._pipeline.schema)  # an entity that cannot be encoded must not leave a partial change
         status = self.pipeline_status()
         if status is PipelineStatus.CURRENT:
             before = self._read()
-            plan = reconcile(desired, before)
-            self._or_undo(lambda: self._change(plan, names), lambda: self._put_back(before))
+            plan = install_plan(desired, before)
+            self._with_rollback(lambda: self._change(plan, names), lambda: self._restore(before))
             return Installation(status, plan)
-        kept = backup.take(self._session)
-        plan = self._or_undo(lambda: self._replace(kept, desired, names), lambda: self._put_back_program(kept))
+        kept = backup.save(self._session)
+        plan = self._with_rollback(lambda: self._replace(kept, desired, names), lambda: self._restore_program(kept))
         return Installation(status, plan)
 
     def restore_flow_base(self, entries: Iterable[TableEntry], names: Names | None = None) -> Plan:
-        """Make `flow_base` hold exactly `entries` (see `ConnectionJournal`) and touch nothing else.
+        """Make `flow_base` hold exactly `entries` (see `ConnectionJournal`); change nothing else.
 
         Raises:
-            ValueError: an entry of another table, or one that does not fit.
+            ValueError: an entry of another table, or one that the program does not define.
             ControlPlaneError: as in `install`.
         """
         wanted = tuple(entries)
-        strangers = [entry.table for entry in wanted if not is_flow_base(entry)]
-        if strangers:
-            raise ValueError(f"an entry of table {strangers[0]} does not belong into {Table.FLOW_BASE}")
+        others = [entry.table for entry in wanted if not is_flow_base(entry)]
+        if others:
+            raise ValueError(f"an entry of table {others[0]} does not belong in {Table.FLOW_BASE}")
         for entry in wanted:
             encode(entry, self._pipeline.schema)
         before = self.read_state()
         plan = table_plan(wanted, before, Table.FLOW_BASE)
-        self._or_undo(lambda: self._change(plan, names), lambda: self._put_back(before))
+        self._with_rollback(lambda: self._change(plan, names), lambda: self._restore(before))
         return plan
 
     def flow_starts(self) -> FlowStarts:
-        """Return the connections that begin, as the switch reports them; needs an election id.
+        """Return the new connections that the switch reports; needs an election id.
 
         Raises:
             RuntimeError: connected without one.
@@ -205,35 +205,35 @@ class Target:
                 hint="install the job again: that pushes this version's program",
             )
 
-    def _or_undo(self, work: Callable[[], _T], undo: Callable[[], str]) -> _T:
-        """Do `work`; where that fails, `undo` it and let the error say what became of that."""
+    def _with_rollback(self, work: Callable[[], _T], undo: Callable[[], str]) -> _T:
+        """Do `work`; if it fails, `undo` it and add the outcome to the error."""
         try:
             return work()
         except ControlPlaneError as error:
             try:
                 note = undo()
             except ControlPlaneError as failure:
-                note = f"the state from before could NOT be put back: {failure.reason}"
+                note = f"the previous state could NOT be restored: {failure.reason}"
                 refused = "".join(f"; {refusal}" for refusal in failure.refusals)
                 raise error.with_outcome(False, f"{note}{refused}; restart the switch and install again") from error
             raise error.with_outcome(True, note) from error
 
     def _replace(self, kept: backup.Backup | None, desired: SwitchState, names: Names | None) -> Plan:
         if kept is not None:
-            self._session.verify_config(self._pipeline.config())  # a refused program must not cost the groups
+            self._session.verify_config(self._pipeline.config())  # a refused program must not lose the groups
             backup.forget_replication(self._session)
         self._session.set_config(self._pipeline.config())
-        plan = reconcile(desired, self._read())
+        plan = install_plan(desired, self._read())
         self._change(plan, names)
         return plan
 
     def _change(self, plan: Plan, names: Names | None) -> None:
-        """Make the updates of `plan` and check that they are in force."""
+        """Write the updates of `plan` and check that they are in force."""
         if plan.updates:
-            self._make(plan, names or Names())
+            self._write(plan, names or Names())
             self._check(plan, names or Names())
 
-    def _make(self, plan: Plan, names: Names) -> None:
+    def _write(self, plan: Plan, names: Names) -> None:
         batches = (stage[i : i + BATCH] for stage in plan.stages() for i in range(0, len(stage), BATCH))
         for batch in batches:
             refused = self._session.write([encode_update(update, self._pipeline.schema) for update in batch])
@@ -251,7 +251,7 @@ class Target:
                 )
 
     def _check(self, plan: Plan, names: Names) -> None:
-        # A switch may take an update and not do it: what counts is what it holds.
+        # A switch may accept an update without applying it, so read the state back.
         actual = self._read()
         final = {update.entity.key: update for update in plan.updates}
         for key, update in final.items():
@@ -259,30 +259,30 @@ class Target:
                 raise ControlPlaneError(
                     ErrorKind.STATE_DIFFERS,
                     self.address,
-                    f"the switch accepted, but did not do: {describe_update(update, names)}",
+                    f"the switch accepted this update but did not apply it: {describe_update(update, names)}",
                 )
 
-    def _put_back(self, before: SwitchState) -> str:
+    def _restore(self, before: SwitchState) -> str:
         plan = exact_plan(before, self._read())
-        self._make(plan, Names())
+        self._write(plan, Names())
         if self._read() != before:
             raise ControlPlaneError(ErrorKind.STATE_DIFFERS, self.address, "it does not read back equal")
         if not plan.updates:
-            return "nothing was changed: the switch holds what it held before"
-        return f"the state from before was put back ({len(plan.updates)} updates) and reads back equal"
+            return "nothing was changed: the switch has its previous state"
+        return f"the previous state was restored ({len(plan.updates)} updates) and reads back equal"
 
-    def _put_back_program(self, kept: backup.Backup | None) -> str:
+    def _restore_program(self, kept: backup.Backup | None) -> str:
         if kept is None and self._session.get_config() is None:
             return "nothing was changed: the switch runs no program, as before"
         if kept is None:
-            self._put_back(SwitchState())
+            self._restore(SwitchState())
             return "the switch had no program before; it now runs Checkmate's, with empty tables"
         if backup.is_in_force(self._session, kept):
-            return "nothing was changed: the switch runs what it ran and holds what it held before"
-        if not backup.put_back(self._session, kept):
+            return "nothing was changed: the switch has its previous program and state"
+        if not backup.restore(self._session, kept):
             raise ControlPlaneError(ErrorKind.STATE_DIFFERS, self.address, "it does not read back equal")
-        left_out = f" (except {', '.join(kept.left_out)}, which start anew)" if kept.left_out else ""
-        return f"the program from before and its state were put back and read back equal{left_out}"
+        except_for = f" (except {', '.join(kept.not_covered)}, which start from zero)" if kept.not_covered else ""
+        return f"the previous program and its state were restored and read back equal{except_for}"
 
 
 def _hint_for(refusals: Sequence[Refusal]) -> str | None:
@@ -290,5 +290,5 @@ def _hint_for(refusals: Sequence[Refusal]) -> str | None:
     if "RESOURCE_EXHAUSTED" in codes:
         return "the table is full: install fewer jobs on this switch"
     if "UNKNOWN" in codes:
-        return "the switch does not say why; a full table is the usual reason"
+        return "the switch gives no reason; usually a table is full"
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -121,25 +122,25 @@ def test_jobs_that_collide_are_refused_together(tmp_path: Path) -> None:
 
 
 def test_trouble_with_the_switch_is_exit_code_2(address: str, tmp_path: Path) -> None:
-    nobody = run("install", EXAMPLE, "--target", "127.0.0.1:1")
-    assert nobody.exit_code == 2
-    assert "hint: is the switch started" in nobody.stderr
+    nobody = run_json(2, "install", EXAMPLE, "--target", "127.0.0.1:1")
+    assert nobody["error"]["kind"] == "unreachable"
+    assert nobody["error"]["hint"]
     wrong = run_json(2, "install", EXAMPLE, "-t", address, "--device-id", "4")
     assert wrong["error"]["kind"] == "wrong_device"
     with Target.connect(address, 1, election_id=5):
         held = run("install", EXAMPLE, "-t", address)
         assert held.exit_code == 2
-        assert "take over with --election-id 6" in held.stderr
+        assert "--election-id 6" in held.stderr
         assert run("install", EXAMPLE, "-t", address, "--election-id", "6").exit_code == 0
 
 
-def test_rebound_flows_are_told(address: str, tmp_path: Path) -> None:
+def test_rebound_flows_are_printed(address: str, tmp_path: Path) -> None:
     job = tmp_path / "job.yaml"
     job.write_text(JobText(ring=(0, 1, 2)).text())
     run("install", job, "-t", address)
     job.write_text(JobText(ring=(0, 2, 1)).text())
     result = run("install", job, "-t", address)
-    assert "flow 1 is another pair of hosts than before" in result.stdout
+    assert re.search(r"^flow 1 ", result.stdout, flags=re.M)
 
 
 def test_help_has_examples_and_exit_codes() -> None:

@@ -39,9 +39,10 @@ def test_nothing_at_the_address_is_told_fast() -> None:
     with socket.socket() as taken:  # bound, but not listening: connections are refused
         taken.bind(("127.0.0.1", 0))
         start = time.monotonic()
-        with pytest.raises(ControlPlaneError, match="is the switch started") as caught:
+        with pytest.raises(ControlPlaneError) as caught:
             Target.connect(f"127.0.0.1:{taken.getsockname()[1]}", 1, election_id=1)
     assert caught.value.kind is ErrorKind.UNREACHABLE
+    assert caught.value.hint
     assert time.monotonic() - start < 2
 
 
@@ -49,7 +50,6 @@ def test_a_listener_that_says_nothing_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as mute, pytest.raises(ControlPlaneError) as caught:
         Target.connect(f"127.0.0.1:{mute.getsockname()[1]}", 1, timeout_s=0.3)
     assert caught.value.kind is ErrorKind.UNREACHABLE
-    assert "in time" in str(caught.value)
 
 
 def test_a_grpc_server_of_another_kind_is_told() -> None:
@@ -105,7 +105,6 @@ def test_a_switch_that_breaks_for_good_is_not_said_to_be_restored() -> None:
         held = switch.read_state()
     assert held not in (ONE, BOTH)
     assert caught.value.restored is False
-    assert "could NOT be put back" in str(caught.value)
     assert str(caught.value).count("the table memory is on fire") == 2
     assert caught.value.to_json()["restored"] is False
 
@@ -137,7 +136,7 @@ def test_a_switch_that_says_yes_and_does_nothing_is_found_out() -> None:
 
     device = installed(forget_groups, after=0)
     with serve(device) as server, Target.connect(server.address, 1, election_id=1) as switch:
-        with pytest.raises(ControlPlaneError, match=r"accepted, but did not do: .* group") as caught:
+        with pytest.raises(ControlPlaneError, match="group") as caught:
             switch.install(BOTH)
         assert caught.value.kind is ErrorKind.STATE_DIFFERS
         assert caught.value.restored is True
@@ -157,7 +156,7 @@ def test_a_switch_that_is_killed_is_not_said_to_be_restored(monkeypatch: pytest.
             return send(self, updates)
 
         monkeypatch.setattr(Session, "write", write)
-        with pytest.raises(ControlPlaneError, match="could NOT be put back") as caught:
+        with pytest.raises(ControlPlaneError) as caught:
             switch.install(BOTH)
     assert caught.value.kind is ErrorKind.UNREACHABLE
     assert caught.value.restored is False
@@ -167,26 +166,26 @@ def test_a_refused_program_changes_nothing() -> None:
     nonsense = Pipeline(Pipeline.committed().p4info, b"no program")
     with serve(Device(1)) as server:
         with Target.connect(server.address, 1, election_id=1, pipeline=nonsense) as switch:
-            with pytest.raises(ControlPlaneError, match="runs no program, as before") as caught:
+            with pytest.raises(ControlPlaneError) as caught:
                 switch.install(ONE)
             assert (caught.value.kind, caught.value.restored) == (ErrorKind.PIPELINE_REFUSED, True)
         with Target.connect(server.address, 1, election_id=1) as switch:
             switch.install(ONE)
         with Target.connect(server.address, 1, election_id=1, pipeline=nonsense) as switch:
-            with pytest.raises(ControlPlaneError, match="holds what it held before") as caught:
+            with pytest.raises(ControlPlaneError) as caught:
                 switch.install(BOTH)
             assert (caught.value.kind, caught.value.restored) == (ErrorKind.PIPELINE_REFUSED, True)
         with Target.connect(server.address, 1) as switch:
             assert switch.read_state() == ONE
 
 
-def test_nothing_changed_is_said_when_the_first_update_is_refused() -> None:
+def test_nothing_changes_when_the_first_update_is_refused() -> None:
     def refuse(switch: Troubled, request: p4r.WriteRequest) -> None:
         raise P4RuntimeError(Code.RESOURCE_EXHAUSTED, "no")
 
     device = installed(refuse, after=0)
     with serve(device) as server, Target.connect(server.address, 1, election_id=1) as switch:
-        with pytest.raises(ControlPlaneError, match="nothing was changed") as caught:
+        with pytest.raises(ControlPlaneError) as caught:
             switch.install(BOTH)
         assert caught.value.restored is True
         assert switch.read_state() == ONE

@@ -201,7 +201,7 @@ def test_the_command_shows_the_three_numbers_and_the_reason(served: tuple[Status
     rig.record()
     code, out, _ = run(server.address)
     assert code == 0
-    for text in ("trained", "replica", "durable", "lost_bytes", "Arrived of step 2", "1.049 MB", "of 4 steps being"):
+    for text in ("trained", "replica", "durable", "lost_bytes", "Received of step 2", "1.049 MB", "of 4 steps being"):
         assert text in out, text
 
 

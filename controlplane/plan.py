@@ -1,18 +1,18 @@
-"""From what a switch holds to what it must hold: an ordered list of updates, pure and minimal.
+"""Plans from the actual to the desired state of a switch: ordered lists of updates, pure and minimal.
 
-First what refers to other things goes, then what is referred to comes, then what refers to it, and last goes
-what nothing refers to any more. So no entry ever names a group that does not exist, and no group a replica id
-that has no shadow:
+Referring entities are deleted first, then referenced entities are created, then those that refer to them, and last
+unreferenced entities are deleted. So no entry ever names a group that does not exist, and no group a replica id that
+has no shadow:
 
     delete            replicate, flow_base, other entries
     insert or modify  digest, shadow_ports, shadow, groups, flow_base, replicate, l2_forward
     delete            groups, shadow, digest
 
-Forwarding comes last: a switch that was restarted in the middle of training forwards nothing that it does not also
-replicate, so that what TCP sends again meanwhile is not lost to the shadow.
+Forwarding comes last: a switch that was restarted during training forwards nothing that it does not also replicate, so
+that TCP's retransmissions are not lost to the shadow.
 
-A `replicate` entry whose action changes is deleted and inserted again, never modified: while its group turns
-from one flow's into another's, its packets must be forwarded as any other, not to the other flow's host.
+A `replicate` entry whose action changes is deleted and inserted again, never modified: while its group changes from one
+flow to another, its packets must be forwarded normally, not to the other flow's host.
 """
 
 from __future__ import annotations
@@ -46,34 +46,34 @@ class Update:
     """One change of one entity."""
 
     change: Change
-    """What is done."""
+    """The kind of update."""
     entity: Entity
-    """The entity as it shall be; for a deletion as it is."""
+    """The desired entity; for a deletion, the present one."""
     before: Entity | None = None
-    """The entity as it is; None for an insertion."""
+    """The present entity; None for an insertion."""
 
     @property
     def result(self) -> Entity | None:
-        """What the switch holds under the entity's key afterwards."""
+        """What the switch has under the entity's key afterwards."""
         return None if self.change is Change.DELETE else self.entity
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What turns one state into another."""
+    """The updates that turn one state into another."""
 
     updates: tuple[Update, ...]
-    """In the order in which they must be made."""
+    """In the order in which they must be applied."""
     unchanged: int
-    """Entities that stay as they are (entries of `flow_base` that are kept included)."""
+    """Number of entities that stay unchanged (including kept entries of `flow_base`)."""
     rebound_flows: tuple[int, ...] = ()
-    """Flows that belong to another pair of hosts than before: connections that live on must be made anew, as
-    the switch remembers the other connection's sequence numbers."""
+    """Flows that now belong to another pair of hosts: their open connections must be re-established, as the switch
+    remembers the other connection's sequence numbers."""
 
     def stages(self) -> list[tuple[Update, ...]]:
-        """Return the updates in stages, each to be finished before the next.
+        """Return the updates in stages; each stage must be finished before the next.
 
-        The updates of one stage may be made in any order, as those of one P4Runtime Write are (P4Runtime
+        The updates of one stage may be applied in any order, like those of one P4Runtime Write (P4Runtime
         specification, section "Batching and Ordering of Updates").
         """
         return [tuple(stage) for _, stage in groupby(self.updates, key=_stage)]
@@ -83,18 +83,18 @@ class Plan:
         return sum(update.change is change for update in self.updates)
 
 
-def reconcile(desired: SwitchState, actual: SwitchState) -> Plan:
-    """Return what turns `actual` into `desired`, with the connections of flows that live on.
+def install_plan(desired: SwitchState, actual: SwitchState) -> Plan:
+    """Return the plan from `actual` to `desired` that keeps the connections of continuing flows.
 
-    Entries of `flow_base` are the running controller's: those of a flow that is the same before and after
-    (same pair of hosts and port) stay, and so do those that came before their flow's `replicate` entry.
-    Others go: they would give a new connection an old one's sequence number.
+    Entries of `flow_base` belong to the running controller: those of a flow that is the same before and after (same
+    pair of hosts and port) stay, and so do those that precede their flow's `replicate` entry. Others are deleted: they
+    would give a new connection an old one's sequence number.
     """
     wanted, present = _bindings(desired), _bindings(actual)
     kept = [
         entity
         for entity in actual.entities
-        if is_flow_base(entity) and entity.key not in desired.by_key and _lives_on(entity, wanted, present)
+        if is_flow_base(entity) and entity.key not in desired.by_key and _is_kept(entity, wanted, present)
     ]
     plan = exact_plan(SwitchState(desired.entities | frozenset(kept)), actual)
     rebound = tuple(sorted(flow for flow in wanted if flow in present and not wanted[flow] & present[flow]))
@@ -102,7 +102,7 @@ def reconcile(desired: SwitchState, actual: SwitchState) -> Plan:
 
 
 def exact_plan(desired: SwitchState, actual: SwitchState) -> Plan:
-    """Return what turns `actual` into exactly `desired`, `flow_base` included."""
+    """Return the plan from `actual` to exactly `desired`, including `flow_base`."""
     updates: list[Update] = []
     for key, old in actual.by_key.items():
         new = desired.by_key.get(key)
@@ -117,7 +117,7 @@ def exact_plan(desired: SwitchState, actual: SwitchState) -> Plan:
 
 
 def table_plan(wanted: Iterable[TableEntry], actual: SwitchState, table: str) -> Plan:
-    """Return what makes `table` hold exactly `wanted` and leaves everything else of `actual` alone."""
+    """Return the plan that makes `table` hold exactly `wanted` and changes nothing else in `actual`."""
     rest = frozenset(e for e in actual.entities if not (isinstance(e, TableEntry) and e.table == table))
     return exact_plan(SwitchState(rest | frozenset(wanted)), actual)
 
@@ -126,7 +126,7 @@ _Connection = tuple[int, int, int]
 
 
 def _bindings(state: SwitchState) -> dict[int, set[_Connection]]:
-    """Return flow id -> the (source, destination, port) that it stands for."""
+    """Return flow id -> its (source, destination, port) tuples."""
     found: dict[int, set[_Connection]] = {}
     for entity in state.entities:
         if isinstance(entity, TableEntry) and is_replicate(entity):
@@ -135,7 +135,7 @@ def _bindings(state: SwitchState) -> dict[int, set[_Connection]]:
     return found
 
 
-def _lives_on(entity: Entity, wanted: dict[int, set[_Connection]], present: dict[int, set[_Connection]]) -> bool:
+def _is_kept(entity: Entity, wanted: dict[int, set[_Connection]], present: dict[int, set[_Connection]]) -> bool:
     assert isinstance(entity, TableEntry)
     flow = entity.field(MatchField.FLOW_ID)
     return flow in wanted and (flow not in present or bool(wanted[flow] & present[flow]))
@@ -154,7 +154,7 @@ def _kind(entity: Entity) -> str:
 
 
 def _stage(update: Update) -> tuple[int, int]:
-    """Return the place of an update's stage; updates of one stage do not depend on each other."""
+    """Return the sort key of an update's stage; updates of one stage are independent of each other."""
     kind = _kind(update.entity)
     if update.change is not Change.DELETE:
         return 1, _place(kind, _WRITTEN)
@@ -168,5 +168,5 @@ def _place(kind: str, order: tuple[str, ...]) -> int:
 
 
 def _order(update: Update) -> tuple[tuple[int, int], str, tuple[object, ...]]:
-    # Within a stage by key, so that equal inputs give equal plans.
+    # Within a stage by key, so that plans are deterministic.
     return _stage(update), _kind(update.entity), update.entity.key

@@ -1,4 +1,4 @@
-"""`checkmate switch control` as a program."""
+"""`checkmate switch controller` as a program."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class Controller:
     """The program, read line by line."""
 
     def __init__(self, *arguments: object) -> None:
-        command = [sys.executable, "-m", "checkmate.cli", "switch", "control", *map(str, arguments), "--json"]
+        command = [sys.executable, "-m", "checkmate.cli", "switch", "controller", *map(str, arguments), "--json"]
         self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def until(self, event: str, switch: str) -> dict[str, Any]:
@@ -109,8 +109,8 @@ def test_what_cannot_be_used_is_said_before_anything_is_touched(job_file: Path, 
     wrong = tmp_path / "wrong.yaml"
     wrong.write_text("name: [")
     for arguments, words in (
-        ([job_file, "--target", "nowhere"], "nowhere: is not an address of a switch"),
-        ([job_file, "--target", "127.0.0.1:1", "--journal", journal], "is no journal of connections"),
+        ([job_file, "--target", "nowhere"], "nowhere: "),
+        ([job_file, "--target", "127.0.0.1:1", "--journal", journal], f"journal {journal}"),
         ([wrong, "--target", "127.0.0.1:1"], "wrong.yaml"),
     ):
         controller = Controller(*arguments)
@@ -175,9 +175,18 @@ def test_a_reader_that_goes_away_or_sleeps_does_not_stop_control(
     assert controller.process.wait(20) == 0
     assert controller.process.stderr is not None
     errors = controller.process.stderr.read()
-    assert ("control goes on" in errors) == (reader == "gone")
+    assert ("events are not shown" in errors) == (reader == "gone")
     assert "Traceback" not in errors, errors
     controller.process.stdout = None
+
+
+def test_the_former_name_of_the_command_still_works(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "checkmate.cli", "switch", "control", str(tmp_path / "none.yaml"), "--target", "x:1"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode == 2
+    assert "none.yaml" in done.stderr
 
 
 def test_an_error_of_the_controller_itself_ends_the_program_with_a_message(job_file: Path) -> None:
@@ -191,7 +200,7 @@ def test_an_error_of_the_controller_itself_ends_the_program_with_a_message(job_f
         "main(sys.argv[1:])\n"
     )
     with serve(Device(1)) as server:
-        words = ["switch", "control", str(job_file), "--target", server.address]
+        words = ["switch", "controller", str(job_file), "--target", server.address]
         done = subprocess.run(
             [sys.executable, "-c", code, *words], capture_output=True, text=True, timeout=60, check=False
         )

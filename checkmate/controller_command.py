@@ -1,4 +1,4 @@
-"""`checkmate switch control`: the controller that keeps switches installed while a job trains."""
+"""`checkmate switch controller`: keeps the jobs installed on switches while they train."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from jobspec.tls.options import TlsOptions
 
 FAILED = 2
 """Exit code when a job file, an address or the journal cannot be used, or the controller itself fails."""
-_LOOK_S = 0.5
-"""How often it is looked at whether the controller still works, in seconds."""
+_CHECK_S = 0.5
+"""Seconds between two checks whether the controller still works."""
 _SIGNALS = {signal.SIGINT, signal.SIGTERM}
 
 
 @with_tls
-def control(
+def controller(
     files: Annotated[
-        list[Path], typer.Argument(metavar="FILE...", help="Job files; several are several jobs on one switch.")
+        list[Path], typer.Argument(metavar="FILE...", help="Job files; give several for several jobs on one switch.")
     ],
     target: Annotated[
         str, typer.Option("--target", "-t", metavar="HOST:PORT", help="P4Runtime (gRPC) address of the switch.")
@@ -41,7 +41,7 @@ def control(
     switch: Annotated[
         str | None,
         typer.Option(
-            "--switch", metavar="NAME", help="Which of the jobs' switches is meant; needed when there are several."
+            "--switch", metavar="NAME", help="Which of the jobs' switches to use; required if there are several."
         ),
     ] = None,
     standby: Annotated[
@@ -57,26 +57,26 @@ def control(
         typer.Option("--device-id", min=1, help="P4Runtime device id; by default the job's switch.device_id."),
     ] = None,
     election_id: Annotated[
-        int, typer.Option(min=1, help="Bid for the switches; the controller with the highest id holds them.")
+        int, typer.Option(min=1, help="Election id; the controller with the highest id is the primary.")
     ] = DEFAULT_ELECTION_ID,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document a line instead of text.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document per line instead of text.")] = False,
     tls: TlsOptions = TlsOptions(),  # noqa: B008
 ) -> None:
-    """Keep switches installed until SIGINT or SIGTERM: install the jobs, and again after a restart of a switch.
+    """Run a controller until SIGINT or SIGTERM: install the jobs, and again whenever a switch restarts.
 
-    Every connection that a switch reports is kept in a journal. A switch that has restarted gets it back in
-    `flow_base`; a standby gets each new connection at once, so that training can go on through it at any time.
-    A switch that does not answer is waited for.
+    Every connection that a switch reports is kept in a journal. A restarted switch gets them back in `flow_base`; a
+    standby gets each new connection at once, so that training can continue through it at any time. The controller
+    waits for a switch that does not answer.
 
-    When nobody reads the events any more, control goes on without showing them.
+    If nobody reads the events any more, the controller continues without showing them.
 
-    Exit code: 0 after a signal; 2 a wrong file, address or journal, or an error of the controller itself.
+    Exit code: 0 after a signal; 2 an invalid file, address or journal, or an internal error of the controller.
 
     Examples:
 
-        checkmate switch control examples/digits.yaml --target 127.0.0.1:9559
+        checkmate switch controller examples/digits.yaml --target 127.0.0.1:9559
 
-        checkmate switch control examples/digits.yaml -t 10.9.0.1:9559 --standby 10.9.0.2:9559 --journal digits.json
+        checkmate switch controller examples/digits.yaml -t 10.9.0.1:9559 --standby 10.9.0.2:9559 --journal digits.json
     """
     # Blocked before any thread starts, so that all threads inherit it and sigwait is the only receiver.
     signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
@@ -103,7 +103,7 @@ def control(
                 on_event=show,
             ) as driver,
         ):
-            while signal.sigtimedwait(_SIGNALS, _LOOK_S) is None:
+            while signal.sigtimedwait(_SIGNALS, _CHECK_S) is None:
                 driver.check()
     except (JobError, ControlPlaneError, JournalError, TlsError) as error:
         typer.echo(str(error), err=True)

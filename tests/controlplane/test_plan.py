@@ -19,7 +19,7 @@ from controlplane.entities import (
     TableEntry,
     is_flow_base,
 )
-from controlplane.reconcile import Change, Plan, Update, exact_plan, reconcile, table_plan
+from controlplane.plan import Change, Plan, Update, exact_plan, install_plan, table_plan
 from jobspec.loader import parse_job
 from p4src.names import Action, MatchField, Param, Table
 from tests.controlplane.jobs import JobText, other_job
@@ -127,13 +127,13 @@ def test_a_plan_touches_only_what_differs(desired: SwitchState, actual: SwitchSt
 def test_reconciling_keeps_only_connections_of_flows_that_live_on(
     desired: SwitchState, actual: SwitchState, order: Random
 ) -> None:
-    after = run(reconcile(desired, actual), actual, order)
+    after = run(install_plan(desired, actual), actual, order)
     assert {e for e in after.entities if not is_flow_base(e)} == {e for e in desired.entities if not is_flow_base(e)}
     bound = {e.param(Param.FLOW_ID) for e in desired.table(Table.REPLICATE)}
     for entry in set(after.table(Table.FLOW_BASE)) - set(desired.table(Table.FLOW_BASE)):
         assert entry in actual.table(Table.FLOW_BASE)
         assert entry.field(MatchField.FLOW_ID) in bound
-    assert reconcile(desired, after).updates == ()
+    assert install_plan(desired, after).updates == ()
 
 
 @given(state=states())
@@ -158,7 +158,7 @@ JOBS = st.builds(
 @given(before=JOBS, after=JOBS, order=st.randoms(use_true_random=False))
 def test_any_job_can_become_any_other(before: JobText, after: JobText, order: Random) -> None:
     start, end = desired_state([before.job()]), desired_state([after.job()])
-    assert run(reconcile(end, start), start, order) == end
+    assert run(install_plan(end, start), start, order) == end
 
 
 def test_a_connection_survives_when_its_flow_does() -> None:
@@ -168,7 +168,7 @@ def test_a_connection_survives_when_its_flow_does() -> None:
         for flow in job.flows:
             journal.record(FlowStart(flow.id, 7, flow.source.ip, flow.target.ip, 40000, flow.tcp_port))
     both = SwitchState(desired_state([one, two]).entities | set(journal.flow_base_entries()))
-    plan = reconcile(desired_state([one]), both)
+    plan = install_plan(desired_state([one]), both)
     gone = {update.entity for update in plan.updates if is_flow_base(update.entity)}
     assert gone == {entry for entry in journal.flow_base_entries() if entry.field(MatchField.FLOW_ID) >= 16}
     assert all(update.change is Change.DELETE for update in plan.updates if is_flow_base(update.entity))
@@ -178,7 +178,7 @@ def test_a_flow_of_other_hosts_takes_no_connection_over() -> None:
     before = desired_state([JobText(ring=(0, 1, 2)).job()])
     after = desired_state([JobText(ring=(0, 2, 1)).job()])
     old = flow_base(0, 40000, 5)
-    plan = reconcile(after, SwitchState(before.entities | {old}))
+    plan = install_plan(after, SwitchState(before.entities | {old}))
     assert plan.updates[0] != Update(Change.INSERT, old)
     assert Update(Change.DELETE, old, old) in plan.updates
     assert plan.rebound_flows == (0, 1, 2)
@@ -186,7 +186,7 @@ def test_a_flow_of_other_hosts_takes_no_connection_over() -> None:
 
 def test_a_connection_that_came_before_its_flow_stays() -> None:
     restored = flow_base(1, 40000, 5)
-    plan = reconcile(desired_state([JobText().job()]), SwitchState.of([restored, FLOW_START_DIGEST]))
+    plan = install_plan(desired_state([JobText().job()]), SwitchState.of([restored, FLOW_START_DIGEST]))
     assert restored not in {update.entity for update in plan.updates}
     assert plan.unchanged == 2
 
@@ -194,7 +194,7 @@ def test_a_connection_that_came_before_its_flow_stays() -> None:
 def test_a_replicate_entry_that_gets_another_flow_is_never_modified() -> None:
     before = desired_state([JobText(first_flow_id=0).job()])
     after = desired_state([JobText(first_flow_id=1).job()])
-    changes = [u for u in reconcile(after, before).updates if isinstance(u.entity, TableEntry)]
+    changes = [u for u in install_plan(after, before).updates if isinstance(u.entity, TableEntry)]
     replicates = [u.change for u in changes if isinstance(u.entity, TableEntry) and u.entity.table == Table.REPLICATE]
     assert replicates == [Change.DELETE] * 3 + [Change.INSERT] * 3
 
@@ -202,7 +202,7 @@ def test_a_replicate_entry_that_gets_another_flow_is_never_modified() -> None:
 def test_a_host_that_moves_is_two_modifications() -> None:
     before = JobText(ring=(1, 2))
     moved = before.text().replace("name: h0, port: 1,", "name: h0, port: 9,")
-    plan = reconcile(desired_state([parse_job(moved).job]), desired_state([before.job()]))
+    plan = install_plan(desired_state([parse_job(moved).job]), desired_state([before.job()]))
     assert [(u.change, u.entity.key[0]) for u in plan.updates] == [
         (Change.MODIFY, "group"),
         (Change.MODIFY, "entry"),
@@ -211,7 +211,7 @@ def test_a_host_that_moves_is_two_modifications() -> None:
 
 def test_a_new_switch_forwards_nothing_before_it_can_replicate_it() -> None:
     connections = [flow_base(flow, 40000, 5) for flow in range(3)]
-    plan = reconcile(SwitchState(desired_state([JobText().job()]).entities | set(connections)), SwitchState())
+    plan = install_plan(SwitchState(desired_state([JobText().job()]).entities | set(connections)), SwitchState())
     tables = [update.entity.table for update in plan.updates if isinstance(update.entity, TableEntry)]
     forwarding = tables.index(Table.L2_FORWARD)
     assert set(tables[forwarding:]) == {Table.L2_FORWARD}

@@ -15,7 +15,7 @@ from softswitch.p4rt.server import serve
 from tests.program import run_program
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 ADDRESS = "127.0.0.1:9559"
 
 

@@ -164,7 +164,7 @@ def record(core: ShadowCore, step: int, told: Told) -> list[Event]:
                 state_objects=told.objects,
             )
         )
-    return replica.take_events()
+    return replica.ledger.take_events()
 
 
 def measure(megabytes: int, steps: int) -> list[Result]:

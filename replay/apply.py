@@ -141,7 +141,7 @@ class Applier:
                 self._list_objects(record)
             self._replica.record(record)
         self._feed(gradient)
-        self._conclude(self._replica.take_events(), result)
+        self._conclude(self._replica.ledger.take_events(), result)
 
     def _stop(self, result: StepResult, reason: GapReason, detail: str) -> None:
         if self._stopped is None:
@@ -183,7 +183,7 @@ class Applier:
                 self._stopped = f"the state before step {self._first} is not known: give --checkpoint"
                 return
             self._replica.upload(plan.epoch, state)
-        self._replica.take_events()  # of the epoch before, which is over
+        self._replica.ledger.take_events()  # of the epoch before, which is over
         if step > self._first:
             self._stopped = f"no byte of step {self._first} was captured"
 

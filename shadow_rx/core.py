@@ -83,7 +83,7 @@ class ShadowCore:
             return []
         group = self._by_flow[taken.flow_id]
         group.arrivals.on_replica(taken, now)
-        return group.take_events()
+        return group.ledger.take_events()
 
     def segments(self, batch: PacketBatch) -> Iterator[tuple[str, Segments]]:
         """Yield what a batch of captured packets brings to each group; give it to `Arrivals.on_segments`.

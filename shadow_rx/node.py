@@ -90,7 +90,7 @@ class ShadowNode:
             yield replica
             if work:
                 self._meters[name].worked(self.clock() - began)
-            self._handle(replica.take_events())
+            self._handle(replica.ledger.take_events())
 
     # ---- replicas ----
 
@@ -116,7 +116,7 @@ class ShadowNode:
                 replica = self.core.group(name)
                 replica.arrivals.on_segments(segments, now)
                 began = self._charge(name, began)
-                self._handle(replica.take_events())
+                self._handle(replica.ledger.take_events())
             self._charge(None, began)
 
     def _charge(self, group: str | None, began: float) -> float:
@@ -189,11 +189,11 @@ class ShadowNode:
             raise
         append = self._messages.prepare_state(header, data) if self._messages is not None else None
         with self.group(header.group) as replica:
-            began, newest = self.clock(), replica.history.replica_step
+            began, newest = self.clock(), replica.ledger.history.replica_step
             taken = replica.take_upload(state, began, final=header.final)
             if taken and append is not None:  # the shadow refuses, or does not need, the others in a replay too
                 append()
-            if replica.history.replica_step != newest:
+            if replica.ledger.history.replica_step != newest:
                 self._meters[header.group].worked(self.clock() - began)
         return taken
 
@@ -217,7 +217,7 @@ class ShadowNode:
         health = replace(
             status.health,
             buffers=buffers,
-            load=meter.load(self.core.group(group).step_seconds),
+            load=meter.load(self.core.group(group).times.step_seconds),
             overloaded=meter.overloaded,
             apply_seconds=meter.apply_seconds,
             store_seconds=meter.store_seconds,
@@ -260,11 +260,11 @@ class ShadowNode:
         """
         with self._lock:
             replica = self.core.group(group)
-            wanted = step or replica.history.replica_step
+            wanted = step or replica.ledger.history.replica_step
             if not wanted:
                 raise ShadowError(Refusal.NOT_FOUND, "step", f"group {group!r} has no recovery point yet")
-            snapshot = replica.point(wanted)
-            epoch = replica.history.stored_epoch(wanted)
+            snapshot = replica.ledger.point(wanted)
+            epoch = replica.ledger.history.stored_epoch(wanted)
             gap = replica.progress.explain(wanted)
         if snapshot is not None:
             return encode(snapshot)
@@ -306,16 +306,16 @@ class ShadowNode:
             self._publisher.offer(snapshot, replica.room())
         else:
             gap = Gap(snapshot.step, GapReason.STORAGE_ERROR, "this shadow was given no storage")
-            replica.history.not_stored(snapshot.epoch, gap)
+            replica.ledger.history.not_stored(snapshot.epoch, gap)
 
     def _check_overload(self, group: str) -> None:
         """Tell when the node or its storage begins to fall behind training, and when it no longer does."""
         replica, meter = self.core.group(group), self._meters[group]
-        load = meter.load(replica.step_seconds)
+        load = meter.load(replica.times.step_seconds)
         overloaded = load.overloaded(meter.overloaded)
         if overloaded != meter.overloaded:
             meter.overloaded = overloaded
-            history = replica.history
+            history = replica.ledger.history
             self._emit(OverloadChanged(group, history.epoch, history.replica_step, overloaded, load))
 
     def _published(self, written: Written | Point) -> None:
@@ -324,7 +324,7 @@ class ShadowNode:
                 self._written(written)
             else:
                 group, epoch, step = written
-                load = self._meters[group].load(self.core.group(group).step_seconds)
+                load = self._meters[group].load(self.core.group(group).times.step_seconds)
                 detail = f"was skipped because storage was slower than training: {load.describe()}"
                 self._not_stored(group, epoch, Gap(step, GapReason.OVERLOAD, detail))
             self._changed.notify_all()
@@ -334,15 +334,15 @@ class ShadowNode:
         self._meters[result.point[0]].wrote(written.nbytes, written.seconds)
         here = () if result.waiting else (result.point,)
         for group, epoch, step in (*result.together, *(here if result.error is None else ())):
-            self.core.group(group).history.stored(epoch, step)
+            self.core.group(group).ledger.history.stored(epoch, step)
             self._emit(StepStored(group, epoch, step))
         if result.error is not None:
             for group, epoch, step in (*result.failed, *here):
                 self._not_stored(group, epoch, Gap(step, GapReason.STORAGE_ERROR, result.error))
         for group, epoch, step in result.removed:
-            self.core.group(group).history.removed(epoch, step)
+            self.core.group(group).ledger.history.removed(epoch, step)
         self._check_overload(result.point[0])
 
     def _not_stored(self, group: str, epoch: int, gap: Gap) -> None:
-        self.core.group(group).history.not_stored(epoch, gap)
+        self.core.group(group).ledger.history.not_stored(epoch, gap)
         self._emit(StepNotStored(group, epoch, gap))

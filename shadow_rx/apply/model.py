@@ -19,7 +19,7 @@ from placement.plan import ALIGNMENT, bucket_offsets
 from shadow_rx.apply.buffer_pool import BufferPool
 from shadow_rx.errors import invalid
 from shadow_rx.trainer.description import GroupPlan, OptimizerPlan, Update, new_optimizer, state_keys
-from shadow_rx.trainer.rank_step import RankStep, told_digest, told_optimizer_digest
+from shadow_rx.trainer.rank_step import RankStep, reported_digest, reported_optimizer_digest
 
 Tensors = dict[str, torch.Tensor]
 """``param/<parameter>`` and ``optim/<parameter>/<key>``."""
@@ -174,7 +174,7 @@ def digest_difference(records: Sequence[RankStep], model: LiveModel, tensors: Ma
         model: the live copy after it.
         tensors: its snapshot.
     """
-    told = told_digest(records), told_optimizer_digest(records)
+    told = reported_digest(records), reported_optimizer_digest(records)
     for what, expected, found in (
         ("parameters", told[0], model.parameter_digest() if told[0] else b""),
         ("optimizer state", told[1], optimizer_state_digest(tensors) if told[1] else b""),

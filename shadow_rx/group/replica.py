@@ -13,14 +13,13 @@ from shadow_rx.apply.upload import PreparedState, UploadPlan, prepare
 from shadow_rx.errors import check_step, invalid, wrong_state
 from shadow_rx.group.arrivals import Arrivals
 from shadow_rx.group.epoch import Epoch, begin_epoch
-from shadow_rx.group.history import History
 from shadow_rx.group.ledger import Ledger
 from shadow_rx.group.progress import EXPLAINED, Progress
 from shadow_rx.group.survey import buffers, survey
 from shadow_rx.options import ShadowOptions
 from shadow_rx.peers.exchange import PeerExchange
 from shadow_rx.publish.snapshot import Snapshot
-from shadow_rx.status.events import Attached, Event, StateAdopted
+from shadow_rx.status.events import Attached, StateAdopted
 from shadow_rx.status.group_status import Gap, GroupStatus, StepReport
 from shadow_rx.status.step_times import StepTimes
 from shadow_rx.trainer.declared import StateCheck
@@ -28,7 +27,7 @@ from shadow_rx.trainer.description import parse_layout
 
 
 class GroupReplica:
-    """Follows one group step by step. What a call brings about is told by `take_events`.
+    """Follows one group step by step. What a call brings about is told by the ledger's events.
 
     Memory (stated bound): ``window`` times (gradient + 64 bytes for each copy of a frame) for collecting, twice that
     while an attach replaces the buffers; ``1 + hold`` times the model's state (parameters and optimizer); records
@@ -40,35 +39,19 @@ class GroupReplica:
         self._job, self._group, self._flows, self._options = job, group, flows, options
         self._used_ports: dict[int, set[int]] = {flow.id: set() for flow in flows}
         self._check = StateCheck(job.state_manifest)
-        self._ledger = Ledger(group.name, options.hold)
-        self._times = StepTimes()
+        self.ledger = Ledger(group.name, options.hold)
+        """What became of its steps, and the events that tell of it."""
+        self.times = StepTimes()
+        """When its steps were announced."""
         self._adopted: StateAdopted | None = None
-        self.progress = Progress(job.name, group.name, flows, self._check, self._ledger)
+        self.progress = Progress(job.name, group.name, flows, self._check, self.ledger)
         """Where the group is, and why no further."""
         self.arrivals = Arrivals(self.progress)
         """Takes replicas."""
-        self.peers = PeerExchange(job, group, self.progress, self._ledger)
+        self.peers = PeerExchange(job, group, self.progress, self.ledger)
         """Fills holes from other shadow nodes, and theirs from here."""
 
     # ---- questions ----
-
-    @property
-    def history(self) -> History:
-        """Which steps are recovery points, on storage, or lost; the driver notes what happens on storage."""
-        return self._ledger.history
-
-    @property
-    def step_seconds(self) -> float:
-        """Mean seconds from one announced step to the next, 0 where it is not known."""
-        return self._times.step_seconds
-
-    def take_events(self) -> list[Event]:
-        """Return what happened since the last call."""
-        return self._ledger.take_events()
-
-    def point(self, step: int) -> Snapshot | None:
-        """Return a recovery point of the present history from memory (0: the newest), None when it is not there."""
-        return self._ledger.point(step)
 
     def needs(self, rank: int) -> pb.RecordReply:
         """Return what this shadow needs of `rank`."""
@@ -82,13 +65,13 @@ class GroupReplica:
 
     def status(self, now: float | None = None) -> GroupStatus:
         """Return the three step numbers, the gaps and the counters at time `now` (None: the newest that was told)."""
-        now = max(self._times.tell(now), self.arrivals.last_at or 0.0)
-        waiting_since = self._times.since(self.history.replica_step + 1)
-        return survey(self._group.name, self.progress, self._ledger, self.arrivals, self._options, waiting_since, now)
+        now = max(self.times.tell(now), self.arrivals.last_at or 0.0)
+        waiting_since = self.times.since(self.ledger.history.replica_step + 1)
+        return survey(self._group.name, self.progress, self.ledger, self.arrivals, self._options, waiting_since, now)
 
     def room(self) -> int:
         """Return the bytes that storing may take: what the limit leaves beside collecting, applying and holding."""
-        used = buffers(self.progress, self._ledger.points, self._options)
+        used = buffers(self.progress, self.ledger.points, self._options)
         return max(0, used.memory_limit - used.reserved_bytes)
 
     # ---- before the first attach ----
@@ -100,10 +83,10 @@ class GroupReplica:
         on from them; another one of such an epoch begins a new history.
         """
         for epoch, step in sorted(points):
-            self.history.resume(epoch, step)
+            self.ledger.history.resume(epoch, step)
         for epoch, gap in losses:
-            self.history.resume_loss(epoch, gap)
-        self.progress.trained = self.history.replica_step
+            self.ledger.history.resume_loss(epoch, gap)
+        self.progress.trained = self.ledger.history.replica_step
 
     def adopt(self, snapshot: Snapshot, peer: str, now: float) -> None:
         """Take at time `now`, after `resume`, a recovery point that shadow node `peer` gave.
@@ -116,14 +99,14 @@ class GroupReplica:
         """
         if self.progress.epoch is not None:
             raise wrong_state("epoch", f"group {self._group.name!r} has attached already")
-        here, point = (self.history.epoch, self.history.replica_step), (snapshot.epoch, snapshot.step)
+        here, point = (self.ledger.history.epoch, self.ledger.history.replica_step), (snapshot.epoch, snapshot.step)
         if point <= here:
             raise wrong_state("step", f"step {point[1]} of epoch {point[0]} is not newer than {here[1]} of {here[0]}")
         nbytes = tensor_bytes(snapshot.tensors) + tensor_bytes(snapshot.constants)
         self._options.check_memory("data", nbytes * (1 + self._options.store_copies))
         since = here[1] + 1 if here[0] == snapshot.epoch else 1
         self._adopted = StateAdopted(snapshot, peer, since)
-        self._ledger.adopted(self._adopted, StepReport(snapshot.epoch, snapshot.step, 0, None, None, now))
+        self.ledger.adopted(self._adopted, StepReport(snapshot.epoch, snapshot.step, 0, None, None, now))
         self.progress.trained = snapshot.step
 
     # ---- epochs ----
@@ -153,7 +136,7 @@ class GroupReplica:
             present is not None
             and not message.rejoin
             and state.step == first - 1
-            and self.history.is_replicated(first - 1)
+            and self.ledger.history.is_replicated(first - 1)
             and state.leads_to(layout, begun.optimizer, present.timeline)
             and self._check.holds(listed, state.constants)
         )
@@ -163,12 +146,12 @@ class GroupReplica:
         trained = max(first - 1, message.current_step) if message.rejoin else first - 1
         need_state = not keeps and not message.rejoin
         undeclared = self._check.undeclared(listed, layout)
-        self._ledger.add(Attached(self._group.name, message.epoch, trained, need_state, message.rejoin, undeclared))
-        self._times.begin(trained)
+        self.ledger.add(Attached(self._group.name, message.epoch, trained, need_state, message.rejoin, undeclared))
+        self.times.begin(trained)
         if message.rejoin:
             self._rejoin(begun, message.current_step)
         else:
-            self._ledger.begin(message.epoch, first)
+            self.ledger.begin(message.epoch, first)
             self.progress.trained = first - 1
         return need_state
 
@@ -183,8 +166,9 @@ class GroupReplica:
         if message.epoch <= newest:
             expected = f"expected {newest + 1} or more"
             raise wrong_state("epoch", f"{message.epoch} is not newer than epoch {newest}; {expected}")
-        if message.rejoin and message.epoch < self.history.epoch:
-            raise wrong_state("epoch", f"{message.epoch} is over: recovery points of {self.history.epoch} are stored")
+        stored = self.ledger.history.epoch
+        if message.rejoin and message.epoch < stored:
+            raise wrong_state("epoch", f"{message.epoch} is over: recovery points of {stored} are stored")
         if message.first_step < 1:
             raise invalid("first_step", "is 0, expected 1 or more")
         check_step("first_step", message.first_step)
@@ -194,16 +178,16 @@ class GroupReplica:
     def _rejoin(self, current: Epoch, trained: int) -> None:
         """Go on in an epoch that this shadow was not there for: report its steps so far, await a state."""
         first = current.assembler.first_step
-        self.history.rejoin(current.number, first)
+        self.ledger.history.rejoin(current.number, first)
         self._report_absence(current)
-        stored = max(first - 1, self.history.replica_step)
+        stored = max(first - 1, self.ledger.history.replica_step)
         self.progress.trained = max(stored, trained)
         current.slide(self.progress.trained + 1)
         detail = "the shadow node was started again, and was not there when the step was trained"
         current.lost = Gap(stored + 1, GapReason.RESYNC_PENDING, detail)
         # The newest step's state may still be uploaded; not so those of the steps before it.
         steps = range(max(stored + 1, self.progress.trained - EXPLAINED), self.progress.trained)
-        self._ledger.lost(current.number, [Gap(step, GapReason.RESYNC_PENDING, detail) for step in steps])
+        self.ledger.lost(current.number, [Gap(step, GapReason.RESYNC_PENDING, detail) for step in steps])
 
     def _report_absence(self, current: Epoch) -> None:
         """Report the steps between the newest point of this node's own and the one that another node gave."""
@@ -213,7 +197,7 @@ class GroupReplica:
         last = adopted.step
         detail = f"the shadow node was started again without it, with the state of step {last} of {adopted.peer}"
         steps = range(max(current.assembler.first_step, adopted.since, last - EXPLAINED), last)
-        self._ledger.lost(current.number, [Gap(step, GapReason.RESYNC_PENDING, detail) for step in steps])
+        self.ledger.lost(current.number, [Gap(step, GapReason.RESYNC_PENDING, detail) for step in steps])
 
     def open_flow(self, message: pb.OpenFlowRequest) -> None:
         """Learn the source port of a flow's connection in this epoch.
@@ -259,7 +243,7 @@ class GroupReplica:
         if not current.book.add(message) and not message.state_objects:
             return
         progress.trained = max(progress.trained, message.step)
-        self._times.announced(progress.trained, self._times.tell(now))
+        self.times.announced(progress.trained, self.times.tell(now))
         if current.lost is not None and current.resyncs:
             # Ranks are at most one step apart: bytes of this step and of the next one may be on their way.
             current.slide(progress.trained + 2 - current.assembler.window)

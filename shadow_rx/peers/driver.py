@@ -39,7 +39,7 @@ class PeerDriver:
             on_trouble: told, in the thread that asks, when a node (its name) refuses us or we it, and why.
         """
         self._on_trouble = on_trouble
-        self._told: dict[str, str | None] = {}
+        self._reported: dict[str, str | None] = {}
         self._node = node
         self._peers = {name: GrpcPeer(address, tls) for name, address in addresses.items()}
         self._stop = threading.Event()
@@ -78,7 +78,7 @@ class PeerDriver:
 
     def _report_troubles(self) -> None:
         for name, peer in self._peers.items():
-            if peer.trouble != self._told.get(name):
-                self._told[name] = peer.trouble
+            if peer.trouble != self._reported.get(name):
+                self._reported[name] = peer.trouble
                 if peer.trouble is not None and self._on_trouble is not None:
                     self._on_trouble(name, peer.trouble)

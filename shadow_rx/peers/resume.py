@@ -48,7 +48,7 @@ def resume_from_peers(node: ShadowNode, peers: Mapping[str, Peer]) -> list[Resum
 
 
 def _resume(node: ShadowNode, group: Group, peers: Mapping[str, Peer]) -> Resumed:
-    history, troubles = node.core.group(group.name).history, []
+    history, troubles = node.core.group(group.name).ledger.history, []
     own = (history.epoch, history.replica_step)
     offers: list[PeerOffer] = []
     for name in group.shadows:

@@ -28,7 +28,7 @@ from jobspec.recovery_point import (
 )
 from shadow_rx.apply.model import Tensors
 from shadow_rx.trainer.description import OptimizerPlan, Options
-from shadow_rx.trainer.rank_step import RankStep, told_digest, told_optimizer_digest
+from shadow_rx.trainer.rank_step import RankStep, reported_digest, reported_optimizer_digest
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,10 @@ class Snapshot:
 def confirmed_parts(records: Iterable[RankStep]) -> tuple[Confirmed, ...]:
     """Return which parts of a state that was compared with the digests of `records` these confirm."""
     told = list(records)
-    digests: dict[Confirmed, bytes] = {"parameters": told_digest(told), "optimizer": told_optimizer_digest(told)}
+    digests: dict[Confirmed, bytes] = {
+        "parameters": reported_digest(told),
+        "optimizer": reported_optimizer_digest(told),
+    }
     return tuple(name for name, digest in digests.items() if digest)
 
 

@@ -293,7 +293,7 @@ class MetricsServer:
         registry.register(ShadowCollector(node))
         try:
             job = None if any_client else node.core.job.name
-            self._server = metrics_http(host.strip("[]"), int(port), registry, tls, job, self._told)
+            self._server = metrics_http(host.strip("[]"), int(port), registry, tls, job, self._log_use)
         except OSError as error:
             raise invalid("metrics", f"cannot listen on {address!r}: {error}") from error
         self._thread = SupervisedThread("metrics", self._server.serve_forever)
@@ -305,7 +305,7 @@ class MetricsServer:
         """Return how the thread is that accepts connections."""
         return Part("metrics", self._thread.trouble)
 
-    def _told(self, use: Access) -> None:
+    def _log_use(self, use: Access) -> None:
         if self._access_log is not None:
             use.on = self._shadow
             self._access_log.write(use)

@@ -30,7 +30,7 @@ def metrics_http(
     registry: CollectorRegistry,
     tls: Credentials | None,
     job: str | None,
-    told: Callable[[Access], None],
+    on_use: Callable[[Access], None],
 ) -> ThreadingWSGIServer:
     """Return a server that listens, to be run with ``serve_forever``.
 
@@ -40,7 +40,7 @@ def metrics_http(
         registry: what is served.
         tls: own credentials: only clients with a certificate are served; None for plain text.
         job: with `tls`, only operators of this job or of all are; None: everybody with a certificate.
-        told: of every use, in the thread that serves it.
+        on_use: told of every use, in the thread that serves it.
 
     Raises:
         OSError: the address cannot be listened on.
@@ -57,13 +57,13 @@ def metrics_http(
             peer = f"{self.client_address[0]}:{self.client_address[1]}"
             use = Access("anonymous", "metrics", "", peer=peer)
             if isinstance(self.connection, ssl.SSLSocket) and not self._admitted(self.connection, use):
-                told(use)
+                on_use(use)
                 return
             try:
                 super().handle()
             except OSError as error:  # the client went away, or said nothing
                 use.result, use.detail = "CANCELLED", str(error)
-            told(use)
+            on_use(use)
 
         def _admitted(self, connection: ssl.SSLSocket, use: Access) -> bool:
             try:

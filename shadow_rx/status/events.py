@@ -16,15 +16,21 @@ from shadow_rx.trainer.description import OptimizerPlan
 
 
 @dataclass(frozen=True)
-class Attached:
-    """Event: an epoch began, or a running one was joined again."""
+class _OfStep:
+    """An event about a step."""
 
     group: str
     """DP group name."""
     epoch: int
-    """The epoch."""
+    """Incarnation of the communicator."""
     step: int
-    """Newest trained step: ``first_step - 1``, or that of the rejoined communicator."""
+    """The step; which one is said by the event."""
+
+
+@dataclass(frozen=True)
+class Attached(_OfStep):
+    """Event: an epoch began, or a running one was joined again, after `step`, the newest trained one."""
+
     need_state: bool
     """Whether the trainer has to upload its state before the first step."""
     rejoin: bool
@@ -87,15 +93,9 @@ class StepLost(_OfGap):
 
 
 @dataclass(frozen=True)
-class StateUploaded:
-    """Event: a state that the trainer uploaded is what the shadow goes on from."""
+class StateUploaded(_OfStep):
+    """Event: a state that the trainer uploaded, that after `step`, is what the shadow goes on from."""
 
-    group: str
-    """DP group name."""
-    epoch: int
-    """The epoch."""
-    step: int
-    """Step after which the state is valid: ``first_step - 1``, or that of a resync."""
     layout: Layout
     """Layout in force."""
     optimizer: OptimizerPlan
@@ -107,15 +107,9 @@ class StateUploaded:
 
 
 @dataclass(frozen=True)
-class StepResynced:
-    """Event: after a loss the shadow goes on from the trainer's state; the steps between can never be recovered."""
+class StepResynced(_OfStep):
+    """Event: after a loss the shadow goes on from the trainer's state after `step`; those before it are lost."""
 
-    group: str
-    """DP group name."""
-    epoch: int
-    """The epoch."""
-    step: int
-    """Step of the uploaded state."""
     since: int
     """First step that was lost: `since` up to ``step - 1`` are."""
 
@@ -131,15 +125,8 @@ class StateAdopted(_OfPoint):
 
 
 @dataclass(frozen=True)
-class StepStored:
+class StepStored(_OfStep):
     """Event: a recovery point is durable."""
-
-    group: str
-    """DP group name."""
-    epoch: int
-    """The epoch."""
-    step: int
-    """The step."""
 
 
 @dataclass(frozen=True)
@@ -148,15 +135,9 @@ class StepNotStored(_OfGap):
 
 
 @dataclass(frozen=True)
-class OverloadChanged:
-    """Event: the node, or its storage, begins to fall behind training, or keeps up again."""
+class OverloadChanged(_OfStep):
+    """Event: node or storage begin to fall behind training, or keep up again; `step` is the newest recovery point."""
 
-    group: str
-    """DP group name."""
-    epoch: int
-    """The epoch."""
-    step: int
-    """Newest recovery point at that time."""
     overloaded: bool
     """Whether it falls behind now."""
     load: Load

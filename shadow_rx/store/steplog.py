@@ -30,7 +30,7 @@ from shadow_rx.apply.model import Tensors
 from shadow_rx.publish.snapshot import Snapshot, contents, with_state
 from shadow_rx.store.segment import Parts, Record, SegmentDamage, encode_record
 from shadow_rx.trainer.description import GroupPlan, OptimizerPlan, Options, Update
-from shadow_rx.trainer.rank_step import told_digest
+from shadow_rx.trainer.rank_step import reported_digest
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ def besides_replay(layout: Layout, tensors: Mapping[str, torch.Tensor]) -> Tenso
 
 def digest_of(snapshot: Snapshot) -> bytes:
     """Return the digest of a snapshot's parameters."""
-    told = told_digest(snapshot.records)
+    told = reported_digest(snapshot.records)
     # A digest that the ranks told was compared with the parameters before the snapshot was taken.
     return told or parameter_digest(
         (slot.param.name, bytes_of(snapshot.tensors[f"param/{slot.param.name}"])) for slot in snapshot.layout.slots

@@ -71,12 +71,12 @@ class RankStep:
         return isinstance(value, dict) and key in value
 
 
-def told_digest(records: Iterable[RankStep]) -> bytes:
+def reported_digest(records: Iterable[RankStep]) -> bytes:
     """Return the digest of the parameters that the ranks told, empty where none did (that they agree is checked)."""
     return next((record.digest for record in records if record.digest), b"")
 
 
-def told_optimizer_digest(records: Iterable[RankStep]) -> bytes:
+def reported_optimizer_digest(records: Iterable[RankStep]) -> bytes:
     """Return the digest of the optimizer's state that the ranks told, empty where none did."""
     return next((record.optimizer_digest for record in records if record.optimizer_digest), b"")
 

@@ -66,7 +66,7 @@ class ResyncRig(Rig):
                 self.request.rejoin = True
                 self.request.current_step = self.twin.step
                 self.group.attach(self.request)
-                self.events += self.core.group("dp0").take_events()
+                self.events += self.core.group("dp0").ledger.take_events()
                 self.announce()
                 self.send_record(message, self.now)
 

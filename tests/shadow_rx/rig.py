@@ -36,7 +36,7 @@ class Rig:
         return self.core.group("dp0")
 
     def _happened(self) -> list[Event]:
-        events = self.group.take_events()
+        events = self.group.ledger.take_events()
         self.events += events
         return events
 

@@ -200,7 +200,7 @@ def test_publishers_refuse_misuse(tmp_path: Path) -> None:
     rig = NodeRig(None)
     rig.begin()
     rig.step()
-    (snapshot,) = [rig.group.point(1)]
+    (snapshot,) = [rig.group.ledger.point(1)]
     assert snapshot is not None
     for publisher in (DirectPublisher(RecoveryStore(tmp_path)), BackgroundPublisher(RecoveryStore(tmp_path))):
         with pytest.raises(RuntimeError, match="start"):

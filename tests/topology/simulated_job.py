@@ -120,7 +120,7 @@ class World:
         """
         for step in (self.points.keys() & self.states.keys()) - self.published.keys():
             tensors = dict(self.points[step].snapshot.tensors)
-            if self.shadow.core.group(self.group.name).point(step) is not None:
+            if self.shadow.core.group(self.group.name).ledger.point(step) is not None:
                 point = self.side_channel.recovery_point(self.group.name, step)
                 assert point.manifest.step == step
                 tensors = point.tensors

@@ -53,11 +53,9 @@ class LocalStorage:
 
     @property
     def url(self) -> str:
-        """See `Storage`."""
         return str(self.root)
 
     def check_access(self) -> None:
-        """See `Storage`."""
         if self._allow_open or not self.root.exists():
             return
         mode = self.root.stat().st_mode & 0o777
@@ -69,13 +67,12 @@ class LocalStorage:
             )  # fmt: skip
 
     def strangers(self) -> list[str]:
-        """See `Storage`."""
         if not self.root.is_dir():
             return []
         return sorted({entry.name for entry in self.root.iterdir()} - {_LOCK, unfinished(STORE_FILE)})
 
     def acquire(self) -> None:
-        """See `Storage`; the lock is the kernel's (flock(2)), so it ends with the process."""
+        """The lock is the kernel's (flock(2)), so it ends with the process."""
         if self._lock is not None:
             return
         self.root.parent.mkdir(parents=True, exist_ok=True)  # with the permissions that are usual here
@@ -99,13 +96,11 @@ class LocalStorage:
         self._lock = lock
 
     def release(self) -> None:
-        """See `Storage`."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
 
     def tidy(self) -> None:
-        """See `Storage`."""
         self._files.remove(self.root / unfinished(STORE_FILE))
         for epoch in self._epochs():
             for entry in _scan(self.root / epoch):
@@ -122,7 +117,6 @@ class LocalStorage:
                     self._files.remove(self.root / name)
 
     def put(self, name: str, data: Parts, sync: bool) -> None:
-        """See `Storage`."""
         path = self.root / name
         self._prepare(path.parent, sync)
         written = path.with_name(unfinished(path.name))
@@ -140,14 +134,12 @@ class LocalStorage:
             raise
 
     def put_folder(self, folder: str, files: Iterable[tuple[str, Parts]], sync: bool) -> None:
-        """See `Storage`."""
         for suffix in ("", SEALED_SUFFIX):
             self._files.remove(self.root / folder / (MANIFEST_FILE + suffix))
         for name, data in files:
             self.put(f"{folder}/{name}", data, sync)
 
     def get(self, name: str, limit: int) -> bytes:
-        """See `Storage`."""
         try:
             self._refuse_links(self.root / name)
             return read_regular(self.root / name, limit)
@@ -159,22 +151,18 @@ class LocalStorage:
             raise StoreError(Trouble.STORAGE, self.url, name, f"cannot be read: {error}") from error
 
     def size(self, name: str) -> int:
-        """See `Storage`."""
         try:
             return (self.root / name).lstat().st_size
         except OSError:
             return 0
 
     def exists(self, name: str) -> bool:
-        """See `Storage`."""
         return self._files.exists(self.root / name)
 
     def names(self, folder: str) -> list[str]:
-        """See `Storage`."""
         return sorted(entry.name for entry in _scan(self.root / folder) if not entry.name.startswith("."))
 
     def move(self, source: str, target: str) -> None:
-        """See `Storage`."""
         self._files.rename(self.root / source, self.root / target)
         self._flushed.clear()
         for name in list(self._inside(target)):
@@ -184,7 +172,6 @@ class LocalStorage:
                 self._files.rename(self.root / name, back)
 
     def retire(self, name: str) -> None:
-        """See `Storage`."""
         if parse_base(name.rpartition("/")[2]) is None:
             self._files.remove(self.root / name)
             return
@@ -194,7 +181,6 @@ class LocalStorage:
         self._doomed.append(name)
 
     def sweep(self) -> None:
-        """See `Storage`."""
         while self._doomed:
             self._remove_base(self._doomed[0])
             del self._doomed[0]
@@ -207,7 +193,6 @@ class LocalStorage:
         self._flushed.discard(self.root / name)
 
     def erase(self) -> None:
-        """See `Storage`."""
         for name in (STORE_FILE, _LOCK):
             self._files.remove(self.root / name)
         for epoch in list(self._epochs()):
@@ -218,7 +203,6 @@ class LocalStorage:
         self._files.remove_directory(self.root)
 
     def sizes(self) -> dict[str, int]:
-        """See `Storage`."""
         inside = (name for epoch in self._epochs() for name in self._inside(epoch))
         names = (STORE_FILE, *sorted(filter(is_object, inside)))
         return {name: self.size(name) for name in names if self.exists(name)}

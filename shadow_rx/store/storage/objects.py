@@ -49,18 +49,15 @@ class ObjectStorage:
 
     @property
     def url(self) -> str:
-        """See `Storage`."""
         return self._url
 
     def check_access(self) -> None:
-        """See `Storage`: who may read an object store is the business of its service."""
+        """Who may read an object store is the business of its service."""
 
     def strangers(self) -> list[str]:
-        """See `Storage`."""
         return self.names("")
 
     def acquire(self) -> None:
-        """See `Storage`."""
         if self._token is None:
             token = secrets.token_hex(16)
             self._fs.makedirs(self._root, exist_ok=True)
@@ -70,11 +67,10 @@ class ObjectStorage:
             self._token = token
 
     def release(self) -> None:
-        """See `Storage`."""
         self._token = None
 
     def tidy(self) -> None:
-        """See `Storage`: an upload that was interrupted is not an object, or has nothing that marks it complete."""
+        """An upload that was interrupted is not an object, or has nothing that marks it complete."""
 
     def _check_writer(self) -> None:
         if self._token is None:
@@ -83,7 +79,7 @@ class ObjectStorage:
             raise StoreError(Trouble.IN_USE, self._url, "", "another writer has taken it over; this one stores no more")
 
     def put(self, name: str, data: Parts, sync: bool) -> None:
-        """See `Storage`; an upload is on storage when it returns, whatever `sync` says."""
+        """An upload is on storage when it returns, whatever `sync` says."""
         self._check_writer()
         self._upload(name, data)
 
@@ -93,7 +89,6 @@ class ObjectStorage:
         self._fs.pipe_file(path, b"".join(data))
 
     def put_folder(self, folder: str, files: Iterable[tuple[str, Parts]], sync: bool) -> None:
-        """See `Storage`."""
         self._check_writer()
         for marker in (f"{folder}/{MANIFEST_FILE}", f"{folder}/{MANIFEST_FILE}{SEALED_SUFFIX}"):
             if self._fs.exists(self._path(marker)):
@@ -102,7 +97,6 @@ class ObjectStorage:
             self._upload(f"{folder}/{name}", data)
 
     def get(self, name: str, limit: int) -> bytes:
-        """See `Storage`."""
         try:
             info = self._fs.info(self._path(name))
             if info["type"] != "file":
@@ -118,18 +112,15 @@ class ObjectStorage:
             raise StoreError(Trouble.STORAGE, self._url, name, f"cannot be read: {error}") from error
 
     def size(self, name: str) -> int:
-        """See `Storage`."""
         try:
             return int(self._fs.size(self._path(name)) or 0)
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError):
             return 0
 
     def exists(self, name: str) -> bool:
-        """See `Storage`."""
         return bool(self._fs.exists(self._path(name)))
 
     def names(self, folder: str) -> list[str]:
-        """See `Storage`."""
         self._fs.invalidate_cache()
         try:
             found = self._fs.ls(self._path(folder), detail=False)
@@ -139,13 +130,12 @@ class ObjectStorage:
         return sorted(name for name in names if not name.startswith(".") and (folder or name != _WRITER))
 
     def move(self, source: str, target: str) -> None:
-        """See `Storage`: copied, then deleted, one object after the other."""
+        """Copied, then deleted, one object after the other."""
         for name in self._below(source):
             if is_object(name):
                 self._fs.mv(self._path(name), self._path(target + name.removeprefix(source)))
 
     def retire(self, name: str) -> None:
-        """See `Storage`."""
         base = parse_base(name.rpartition("/")[2]) is not None
         for each in [f"{name}/{MANIFEST_FILE}{end}" for end in ("", SEALED_SUFFIX)] if base else [name]:
             if self._fs.exists(self._path(each)):
@@ -154,7 +144,6 @@ class ObjectStorage:
             self._doomed.append(name)
 
     def sweep(self) -> None:
-        """See `Storage`."""
         while self._doomed:
             for each in self._below(self._doomed[0]):
                 if is_object(each):
@@ -162,12 +151,11 @@ class ObjectStorage:
             del self._doomed[0]
 
     def erase(self) -> None:
-        """See `Storage`; folders are not objects."""
+        """Folders are not objects."""
         for name in (STORE_FILE, _WRITER):
             self._fs.rm_file(self._path(name))
 
     def sizes(self) -> dict[str, int]:
-        """See `Storage`."""
         found = self._below("")
         return {name: found[name] for name in sorted(found) if is_object(name)}
 

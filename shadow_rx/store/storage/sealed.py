@@ -25,23 +25,19 @@ class SealedObjects:
 
     @property
     def url(self) -> str:
-        """See `Objects`."""
         return self.inner.url
 
     def _seal(self, name: str, data: Parts) -> Parts:
         return encrypt(self._ring.primary, self._store_id, name, data)
 
     def put(self, name: str, data: Parts, sync: bool) -> None:
-        """See `Objects`."""
         self.inner.put(name + SEALED_SUFFIX, self._seal(name, data), sync)
 
     def put_folder(self, folder: str, files: Iterable[tuple[str, Parts]], sync: bool) -> None:
-        """See `Objects`."""
         sealed = ((name + SEALED_SUFFIX, self._seal(f"{folder}/{name}", data)) for name, data in files)
         self.inner.put_folder(folder, sealed, sync)
 
     def get(self, name: str, limit: int) -> bytes:
-        """See `Objects`."""
         if not self.inner.exists(name + SEALED_SUFFIX) and self.inner.exists(name):
             message = "is not encrypted, and a key was given; encrypt the store with checkmate store rotate-key"
             raise StoreError(Trouble.KEY, self.url, name, message)
@@ -50,18 +46,16 @@ class SealedObjects:
         )
 
     def exists(self, name: str) -> bool:
-        """See `Objects`; also of one that is not encrypted, so that reading it says so."""
+        """One that is not encrypted is there, too: reading it says what is wrong."""
         return self.inner.exists(name + SEALED_SUFFIX) or self.inner.exists(name)
 
     def names(self, folder: str) -> list[str]:
-        """See `Objects`."""
         return sorted({name.removesuffix(SEALED_SUFFIX) for name in self.inner.names(folder)})
 
     def retire(self, name: str) -> None:
-        """See `Objects`."""
         sealed = name + SEALED_SUFFIX
         self.inner.retire(sealed if self.inner.exists(sealed) else name)
 
     def size(self, name: str) -> int:
-        """See `Objects`: as it lies below."""
+        """As it lies below."""
         return max(self.inner.size(name + SEALED_SUFFIX), self.inner.size(name))

@@ -131,7 +131,7 @@ def test_a_step_that_raises_half_way_leaves_the_step_before(monkeypatch: pytest.
     assert (lost.gap.step, lost.gap.reason) == (2, GapReason.DIGEST_MISMATCH)
     assert "out of memory" in lost.gap.detail
     assert as_bytes(replay.snapshot()) == as_bytes(held.tensors)
-    assert rig.group.point(0) is held
+    assert rig.group.ledger.point(0) is held
     assert rig.core.status("dp0").replica_step == 1
 
 

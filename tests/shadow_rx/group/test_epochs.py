@@ -77,16 +77,16 @@ def test_a_restart_from_an_earlier_step_is_followed_again() -> None:
     assert rig.begin(), "the shadow is at step 10 and cannot go back by itself"
     status = rig.core.status("dp0")
     assert (status.epoch, status.trained_step, status.replica_step) == (2, 6, 6)
-    assert rig.group.point(8) is None, "step 8 of epoch 1 is no longer part of the history"
-    assert rig.group.point(0) is kept
+    assert rig.group.ledger.point(8) is None, "step 8 of epoch 1 is no longer part of the history"
+    assert rig.group.ledger.point(0) is kept
     for _ in range(4):
         rig.step()
     assert rig.replicated()[10:] == [(2, 7), (2, 8), (2, 9), (2, 10)]
     rig.check_truth()
-    held = rig.group.point(8)
+    held = rig.group.ledger.point(8)
     assert held is not None
     assert held.epoch == 2
-    assert [r.epoch for r in rig.core.group("dp0").history.reports()] == [1] * 6 + [2] * 4
+    assert [r.epoch for r in rig.core.group("dp0").ledger.history.reports()] == [1] * 6 + [2] * 4
 
 
 def test_after_a_loss_a_new_epoch_with_state_goes_on() -> None:

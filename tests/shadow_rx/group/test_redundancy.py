@@ -362,7 +362,7 @@ def test_the_redundant_hop_repairs_what_the_primary_lost() -> None:
     assert "nor in the redundant copy of flow" in gap.detail
     rig.send(redundant)
     assert rig.replicated() == [(1, 1)]
-    (report,) = rig.core.group("dp0").history.reports()
+    (report,) = rig.core.group("dp0").ledger.history.reports()
     assert report.repaired_bytes == len(primary[2]) - 54
     rig.check_truth()
     rig.send(redundant)
@@ -376,7 +376,7 @@ def test_either_hop_alone_is_a_gradient() -> None:
         rig.record()
     assert [step for _, step in rig.replicated()] == [1, 2, 3, 4]
     rig.check_truth()
-    reports = rig.group.history.reports()
+    reports = rig.group.ledger.history.reports()
     size = reports[0].replica_bytes
     assert [(r.replica_bytes, r.repaired_bytes) for r in reports] == [
         (size, 0),

@@ -100,7 +100,7 @@ def test_each_fills_the_holes_of_the_other() -> None:
     assert [list(points) for points in pair.points.values()] == [[1, 2], [1, 2]]
     pair.check()
     for name, step in (("sh0", 1), ("sh1", 2)):
-        report = next(r for r in pair.nodes[name].core.group("dp0").history.reports() if r.step == step)
+        report = next(r for r in pair.nodes[name].core.group("dp0").ledger.history.reports() if r.step == step)
         assert 0 < report.peer_bytes < report.replica_bytes
         assert report.repaired_bytes == 0
     assert pair.ask() == 0, "nothing is asked for when nothing is missing"

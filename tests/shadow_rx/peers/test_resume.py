@@ -144,7 +144,7 @@ def test_an_empty_node_takes_the_newest_point(peers: Peers) -> None:
 
 
 def encode_of(node: ShadowNode) -> EncodedPoint:
-    snapshot = node.core.group("dp0").point(0)
+    snapshot = node.core.group("dp0").ledger.point(0)
     assert snapshot is not None
     return encode(snapshot)
 
@@ -169,7 +169,7 @@ def test_nothing_is_taken_that_is_not_newer(peers: Peers) -> None:
     node = peers.restart()
     [resumed] = resume_from_peers(node, {"sh1": LocalPeer(peers.nodes["sh1"])})
     assert (resumed.peer, resumed.step, resumed.troubles) == (None, 3, ())
-    snapshot = peers.nodes["sh1"].core.group("dp0").point(0)
+    snapshot = peers.nodes["sh1"].core.group("dp0").ledger.point(0)
     assert snapshot is not None
     with pytest.raises(ShadowError, match="not newer"):
         node.core.group("dp0").adopt(snapshot, "sh1", 0.0)

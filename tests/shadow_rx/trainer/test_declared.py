@@ -106,7 +106,7 @@ def test_what_is_not_accounted_for_blocks_publication_by_name(
     (lost,) = rig.lost()
     assert (lost.gap.step, lost.gap.reason) == (1, reason)
     assert detail in lost.gap.detail
-    assert rig.group.point(0) is None
+    assert rig.group.ledger.point(0) is None
     gap = rig.group.progress.explain(1)
     assert gap is not None
     assert gap.reason is reason
@@ -295,7 +295,7 @@ def test_what_nobody_declared_is_told_when_the_trainer_attaches() -> None:
     rig = rig_with(state)
     rig.begin()
     (attached,) = [
-        event for event in [*rig.events, *rig.core.group("dp0").take_events()] if isinstance(event, Attached)
+        event for event in [*rig.events, *rig.core.group("dp0").ledger.take_events()] if isinstance(event, Attached)
     ]
     assert attached.undeclared is not None
     assert attached.undeclared.startswith("rng.torch not declared: add a line to the job's section state")

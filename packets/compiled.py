@@ -6,7 +6,9 @@ Importing numba takes half a second and compiling for the first time some second
 them at the first call, ``reference`` never.
 
 Compiled code is kept on disk, below a folder whose name is the digest of the sources: numba itself looks only at the
-file that a function stands in, and would go on with code that was compiled with another file's old constants.
+file that a function stands in, and would go on with code that was compiled with another file's old constants. What is
+not there yet is compiled by a process of its own: numba's compiler holds the interpreter's lock, and a shadow node
+whose capture waits for that lock loses packets.
 """
 
 from __future__ import annotations
@@ -14,7 +16,10 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import subprocess
+import sys
 import threading
+import time
 from collections.abc import Callable
 from enum import StrEnum
 from importlib import import_module
@@ -29,6 +34,9 @@ LOAD_AFTER_BYTES = 32 << 20
 """Bytes that the references work on before the compiled kernels are loaded."""
 _VARIABLE = "CHECKMATE_KERNELS"
 _FOLDER = "kernels-"
+_UNUSED_SECONDS = 30 * 86400
+"""After which compiled code of other sources is removed."""
+_COMPILED_MARK = "complete"
 
 
 class Mode(StrEnum):
@@ -83,7 +91,10 @@ class Kernel(Generic[P, R]):
         self._module, self._function = compiled.split(":")
         self._run = reference
         self._example = example
-        _state.kernels.append(self)
+        with _state.lock:
+            _state.kernels.append(self)
+            # Where the others are loaded already: once more, for this one.
+            _state.loader, _state.worked = None, 0
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         """Run it, whichever way is there now."""
@@ -95,6 +106,11 @@ class Kernel(Generic[P, R]):
     def module(self) -> str:
         """Name of the module with the compiled function."""
         return self._module
+
+    @property
+    def registered_by(self) -> str:
+        """Name of the module that registered it."""
+        return (self._example or self.reference).__module__
 
     def compiled(self) -> Callable[P, R]:
         """Return the compiled function, which `load` or this call imports."""
@@ -145,18 +161,46 @@ def notice() -> str | None:
 
 def _load() -> None:
     try:
-        modules = {kernel.module for kernel in _state.kernels}
-        _keep_compiled_code(modules)
-        for kernel in _state.kernels:
+        kernels = list(_state.kernels)
+        folder = _keep_compiled_code({kernel.module for kernel in kernels})
+        if not (folder / _COMPILED_MARK).exists():
+            _compile_elsewhere(sorted({kernel.registered_by for kernel in kernels}), folder)
+        for kernel in kernels:
             kernel.prepare()
-        for kernel in _state.kernels:
+        for kernel in kernels:
             kernel.switch_over()
     except Exception as error:  # numba has many reasons, all of which leave the references running
         why = " ".join(str(error).split())
         _state.notice = f"packets are processed by plain Python, more slowly: no compiled kernels ({why})"
 
 
-def _keep_compiled_code(modules: set[str]) -> None:
+def _compile_elsewhere(modules: list[str], folder: Path) -> None:
+    """Have another process compile what `modules` register, into `folder`."""
+    script = (
+        "import sys; from importlib import import_module; from packets import compiled;"
+        "[import_module(name) for name in sys.argv[2:]]; compiled.prepare(sys.argv[1])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(folder), *modules],
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, check=False,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )  # fmt: skip
+    if done.returncode != 0:
+        last = done.stderr.strip().splitlines()[-1:] or [f"exit status {done.returncode}"]
+        raise OSError(f"the compiler failed: {last[0]}")
+    (folder / _COMPILED_MARK).touch()
+
+
+def prepare(folder: str) -> None:
+    """Compile every kernel that is registered, and keep the code below `folder`."""
+    import numba
+
+    numba.config.CACHE_DIR = folder  # type: ignore[attr-defined]
+    for kernel in _state.kernels:
+        kernel.prepare()
+
+
+def _keep_compiled_code(modules: set[str]) -> Path:
     """Tell numba where to keep compiled code: beside the sources, or in the user's cache where that is read only."""
     import numba
 
@@ -169,14 +213,15 @@ def _keep_compiled_code(modules: set[str]) -> None:
         folder = base / f"{_FOLDER}{digest.hexdigest()[:16]}"
         try:
             folder.mkdir(parents=True, exist_ok=True)
+            os.utime(folder)
         except OSError:
             continue
         if os.access(folder, os.W_OK):
             for other in base.glob(f"{_FOLDER}*"):
-                if other != folder:
+                if other.stat().st_mtime < time.time() - _UNUSED_SECONDS:
                     shutil.rmtree(other, ignore_errors=True)
             numba.config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]
-            return
+            return folder
     raise OSError(f"neither {Path(__file__).parent} nor {cache} can be written")
 
 

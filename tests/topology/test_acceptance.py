@@ -15,10 +15,11 @@ from typer.testing import CliRunner
 
 from checkmate.cli import app
 from nccl_emu.trainer import DataParallelTrainer
-from shadow_rx.group.replica import GroupReplica
+from shadow_rx.group.ledger import Ledger
 from shadow_rx.node import ShadowNode
 from shadow_rx.publish.publisher import DirectPublisher
 from shadow_rx.publish.snapshot import Snapshot
+from shadow_rx.status.group_status import StepReport
 from shadow_rx.store.writer import RecoveryStore
 from tests.program import run_program
 from topology.acceptance import campaign, soak
@@ -147,15 +148,16 @@ def test_a_wrong_checkpoint_on_storage_fails_the_row(spoil: Callable[[Snapshot],
 
 
 def test_a_wrong_checkpoint_in_memory_fails_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = GroupReplica._publish
+    real = Ledger.published
 
-    def spoiled(self: GroupReplica, current: Any, records: Any, report: Any, gradient: bytes | None) -> None:
+    def spoiled(self: Ledger, snapshot: Snapshot, report: StepReport) -> None:
         if report.step == 3:
-            self._base = {name: tensor.clone() for name, tensor in self._base.items()}
-            self._base["optim/0.weight/exp_avg"].view(torch.int32)[0, 0] ^= 1
-        real(self, current, records, report, gradient)
+            tensors = {name: tensor.clone() for name, tensor in snapshot.tensors.items()}
+            tensors["optim/0.weight/exp_avg"].view(torch.int32)[0, 0] ^= 1
+            snapshot = replace(snapshot, tensors=tensors)
+        real(self, snapshot, report)
 
-    monkeypatch.setattr(GroupReplica, "_publish", spoiled)
+    monkeypatch.setattr(Ledger, "published", spoiled)
     record = run()
     assert any("step 3, in memory" in wrong for wrong in record.wrong), record.wrong
 

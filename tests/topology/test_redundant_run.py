@@ -35,7 +35,7 @@ def _run_seed(seed: int, hops: list[int]) -> tuple[int, int]:
         world.train(STEPS)
         world.ring.end()
         world.check_published()
-        reports = world.shadow.core.reports(world.group.name)
+        reports = world.shadow.core.group(world.group.name).ledger.history.reports()
     finally:
         world.close()
     assert world.ranks_differ is None, seed

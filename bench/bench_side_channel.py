@@ -27,6 +27,7 @@ from jobspec.tls import ClientTls, Identity, Role, server_name
 from nccl_emu.side_channel import GrpcSideChannel
 from shadow_rx.core import ShadowCore
 from shadow_rx.node import ShadowNode
+from shadow_rx.serve.guard import Admission
 from shadow_rx.serve.service import ShadowServer
 from topology.certificates import CertificateSet, make_certificates
 
@@ -58,7 +59,7 @@ def start(stack: ExitStack, job: Job, files: CertificateSet | None) -> tuple[str
     node = ShadowNode(core, time.monotonic)
     stack.callback(node.close)
     own = files.options(Identity(Role.SHADOW, job.name, "sh0")).credentials() if files is not None else None
-    server = ShadowServer(node, "127.0.0.1:0", tls=own)
+    server = ShadowServer(node, "127.0.0.1:0", Admission(own))
     stack.callback(server.stop)
     client = None
     if files is not None:

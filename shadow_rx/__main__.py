@@ -128,7 +128,7 @@ def _run(arguments: argparse.Namespace) -> int:
     core = ShadowCore(load_job(arguments.job), arguments.shadow, options)
     check_peers(core, [name for name, _ in arguments.peer])
     tls = tls_options(arguments, os.environ)
-    own, any_client = tls.credentials(), arguments.tls_any_client
+    own = tls.credentials()
     named = ClientTls(own, tls.server_name or server_name(Role.SHADOW, core.job.name)) if own is not None else None
     dead: list[str] = []
     waiting = threading.get_ident()
@@ -155,8 +155,9 @@ def _run(arguments: argparse.Namespace) -> int:
     with ExitStack() as stack:
         publisher = partial(BackgroundPublisher, depth=arguments.waiting_points, on_death=died)
         assembly = ShadowAssembly(
-            core, time.monotonic, files, store, publisher, wall=time.time, resume=arguments.resume
-        )
+            core, time.monotonic, files, store, publisher, wall=time.time, resume=arguments.resume,
+            tls=own, any_client=arguments.tls_any_client,
+        )  # fmt: skip
         stack.callback(assembly.close)
         node = assembly.node
         if arguments.resume and arguments.peer:
@@ -169,10 +170,8 @@ def _run(arguments: argparse.Namespace) -> int:
         capture = LiveCapture(node, arguments.iface, died)
         stack.callback(capture.stop)
         node.add_part(capture.part)
-        listen = assembly.serve(arguments.listen, own, any_client=any_client)
-        metrics = None
-        if arguments.metrics is not None:
-            metrics = assembly.serve_metrics(arguments.metrics, own, any_client=any_client)
+        listen = assembly.serve(arguments.listen)
+        metrics = assembly.serve_metrics(arguments.metrics) if arguments.metrics is not None else None
         capture.start()
         if arguments.peer:
             asking = stack.enter_context(PeerDriver(node, dict(arguments.peer), named, _peer_trouble))

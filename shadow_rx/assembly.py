@@ -17,6 +17,7 @@ from shadow_rx.node import Clock, Observer, ShadowNode
 from shadow_rx.peers.connections import Peer
 from shadow_rx.peers.resume import Resumed, resume_from_peers
 from shadow_rx.publish.publisher import DirectPublisher, Publisher
+from shadow_rx.serve.guard import Admission
 from shadow_rx.serve.metrics import MetricsServer
 from shadow_rx.serve.service import ShadowServer
 from shadow_rx.status.group_status import Gap
@@ -87,6 +88,8 @@ class ShadowAssembly:
         *,
         wall: Clock | None = None,
         resume: bool = False,
+        tls: Credentials | None = None,
+        any_client: bool = False,
     ) -> None:
         """Start the node; nothing is served yet.
 
@@ -98,13 +101,14 @@ class ShadowAssembly:
             make_publisher: makes what takes them there.
             wall: seconds since 1970, for the events.
             resume: whether the node is started again, and goes on with what its store and its events have.
+            tls: own credentials (`Admission`).
+            any_client: whom they let in (`Admission`).
 
         Raises:
             StoreError: the store cannot be used.
             OSError: the storage failed, or a log cannot be written.
         """
         self._store = store
-        self._access_log: AccessLog | None = None
         self.logs: list[Callable[[], Part]] = []
         """How the logs are."""
 
@@ -125,13 +129,14 @@ class ShadowAssembly:
                 core, clock, store, make_publisher, losses=losses if resume else None, observe=events, messages=messages
             )
             """The node."""
-            if files.accesses is not None:
-                self._access_log = AccessLog(files.accesses, limits=files.limits)
-                stack.callback(self._access_log.close)
             for part in self.logs:
                 self.node.add_part(part)
-            if self._access_log is not None:
-                self.node.add_part(self._access_log.part)
+            access_log = None
+            if files.accesses is not None:
+                access_log = AccessLog(files.accesses, limits=files.limits)
+                stack.callback(access_log.close)
+                self.node.add_part(access_log.part)
+            self._admission = Admission(tls, any_client, access_log)
             self._logs = stack.pop_all()
         self._servers = ExitStack()
 
@@ -139,23 +144,23 @@ class ShadowAssembly:
         """Take what other shadow nodes have that is newer than the own storage; before any rank is here."""
         return resume_from_peers(self.node, peers)
 
-    def serve(self, address: str, tls: Credentials | None, *, any_client: bool = False) -> str:
+    def serve(self, address: str) -> str:
         """Serve the side channel (`ShadowServer`); return the address that it is reached at.
 
         Raises:
             ShadowError: the address cannot be listened on.
         """
-        server = ShadowServer(self.node, address, tls=tls, any_client=any_client, access_log=self._access_log)
+        server = ShadowServer(self.node, address, self._admission)
         self._servers.callback(server.stop)
         return server.address
 
-    def serve_metrics(self, address: str, tls: Credentials | None, *, any_client: bool = False) -> str:
+    def serve_metrics(self, address: str) -> str:
         """Serve metrics (`MetricsServer`); return the address that they are reached at.
 
         Raises:
             ShadowError: the address cannot be listened on.
         """
-        server = MetricsServer(self.node, address, tls=tls, any_client=any_client, access_log=self._access_log)
+        server = MetricsServer(self.node, address, self._admission)
         self._servers.callback(server.stop)
         self.node.add_part(server.part)
         return server.address

@@ -156,11 +156,11 @@ class InprocFabric:
             files.checkpoints(spec.name), policy=self.job.store, ring=find_keys(None, os.environ), resume=resume
         )
         core = ShadowCore(self.job, spec.name)
-        assembly = ShadowAssembly(core, lambda: simulation.now, logs, store, resume=resume)
+        assembly = ShadowAssembly(core, lambda: simulation.now, logs, store, resume=resume, tls=own)
         self._assemblies[spec.name] = assembly
         if resume:
             assembly.take_newer_points(self._peers)
-        address = assembly.serve(address, own)
+        address = assembly.serve(address)
         use_peers(assembly.node, (shadow.name for shadow in self.job.shadows))
         self._peers[spec.name] = LocalPeer(assembly.node)
         self._hosts[spec.name] = ShadowHost(assembly.node, self._peers)

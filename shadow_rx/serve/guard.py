@@ -5,12 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import grpc
 from google.protobuf.message import DecodeError
 
 from jobspec.model import Job
+from jobspec.tls import Credentials
 from jobspec.tls.identity import SCHEME, Identity, identity_of
 from shadow_rx.logs.access_log import Access, AccessLog
 from shadow_rx.serve.permissions import why_not
@@ -22,22 +24,30 @@ _Read: TypeAlias = Callable[[bytes], Any]
 _STEP_FIELDS = ("step", "effective_step", "first_step")
 
 
+@dataclass(frozen=True)
+class Admission:
+    """Who is served, and where that is logged."""
+
+    tls: Credentials | None = None
+    """Own credentials: only clients with a certificate are served, and what it names decides what they may ask for
+    (`permissions`). None: everybody is served, in plain text."""
+    any_client: bool = False
+    """With `tls`: everybody is served whose certificate one of the authorities has signed."""
+    access_log: AccessLog | None = None
+    """Takes every use; stays its caller's to close."""
+
+    @property
+    def checked(self) -> bool:
+        """Whether clients must have an identity that may make the call; without TLS nobody has one."""
+        return self.tls is not None and not self.any_client
+
+
 class Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]
     """Refuses calls that a certificate's identity may not make, and logs all."""
 
-    def __init__(self, job: Job, shadow: str, *, check: bool, log: AccessLog | None = None) -> None:
-        """Stand before the shadow node `shadow` of `job`.
-
-        Args:
-            job: the job that it serves.
-            shadow: its name, for the log.
-            check: whether clients must have an identity that may make the call; without TLS nobody has one.
-            log: takes every call.
-        """
-        self._job = job
-        self._shadow = shadow
-        self._check = check
-        self._log = log
+    def __init__(self, job: Job, shadow: str, admission: Admission) -> None:
+        """Stand before the shadow node `shadow` of `job`."""
+        self._job, self._shadow, self._admission = job, shadow, admission
 
     def intercept_service(self, continuation: Callable[[Any], Handler | None], handler_call_details: Any) -> Handler:
         """Return the handler of a call, with the guard before it; also of a call that there is not."""
@@ -113,7 +123,7 @@ class Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]
             about = request.header if call == "UploadState" else request
             access.group = about.group
             access.step = next((getattr(about, name) for name in _STEP_FIELDS if hasattr(about, name)), None)
-            reason = why_not(self._job, _identity(context), call, request) if self._check else None
+            reason = why_not(self._job, _identity(context), call, request) if self._admission.checked else None
             if reason is not None:
                 context.abort(grpc.StatusCode.PERMISSION_DENIED, reason)
         return request
@@ -133,8 +143,8 @@ class Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]
             access.detail = details.decode(errors="replace") if isinstance(details, bytes) else details
             raise
         finally:
-            if self._log is not None:
-                self._log.write(access, time.monotonic() - begun)
+            if (log := self._admission.access_log) is not None:
+                log.write(access, time.monotonic() - begun)
 
 
 def _property(context: grpc.ServicerContext, name: str) -> list[str]:

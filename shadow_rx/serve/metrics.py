@@ -17,10 +17,9 @@ from prometheus_client.registry import Collector
 
 from jobspec.reasons import GapReason
 from jobspec.supervised import SupervisedThread
-from jobspec.tls import Credentials
 from shadow_rx.errors import invalid
-from shadow_rx.logs.access_log import Access, AccessLog
 from shadow_rx.node import ShadowNode
+from shadow_rx.serve.guard import Admission
 from shadow_rx.serve.metrics_http import metrics_http
 from shadow_rx.serve.status_message import program_version
 from shadow_rx.status.group_status import GroupStatus
@@ -264,23 +263,8 @@ class ShadowCollector(Collector):
 class MetricsServer:
     """Serves a node's metrics over HTTP, from its construction to `stop`."""
 
-    def __init__(
-        self,
-        node: ShadowNode,
-        address: str,
-        *,
-        tls: Credentials | None = None,
-        any_client: bool = False,
-        access_log: AccessLog | None = None,
-    ) -> None:
-        """Listen on `address`: ``host:port`` (port 0: any free one).
-
-        Args:
-            node: whose metrics.
-            address: where.
-            tls: own credentials: then only operators, of the job or of all, are served; None for plain text.
-            any_client: with `tls`: serve everybody whose certificate one of the authorities has signed.
-            access_log: takes every scrape; stays its caller's to close.
+    def __init__(self, node: ShadowNode, address: str, admission: Admission = Admission()) -> None:  # noqa: B008
+        """Serve `node` on `address`, ``host:port`` (port 0: any free one); with TLS, operators only.
 
         Raises:
             ShadowError: it cannot be listened on.
@@ -288,12 +272,12 @@ class MetricsServer:
         host, separator, port = address.rpartition(":")
         if not separator or not port.isdigit() or int(port) > 65535:
             raise invalid("metrics", f"{address!r}, expected HOST:PORT")
-        self._access_log, self._shadow = access_log, node.core.shadow
         registry = CollectorRegistry()
         registry.register(ShadowCollector(node))
         try:
-            job = None if any_client else node.core.job.name
-            self._server = metrics_http(host.strip("[]"), int(port), registry, tls, job, self._log_use)
+            self._server = metrics_http(
+                host.strip("[]"), int(port), registry, admission, node.core.job.name, node.core.shadow
+            )
         except OSError as error:
             raise invalid("metrics", f"cannot listen on {address!r}: {error}") from error
         self._thread = SupervisedThread("metrics", self._server.serve_forever)
@@ -304,11 +288,6 @@ class MetricsServer:
     def part(self) -> Part:
         """Return how the thread is that accepts connections."""
         return Part("metrics", self._thread.trouble)
-
-    def _log_use(self, use: Access) -> None:
-        if self._access_log is not None:
-            use.on = self._shadow
-            self._access_log.write(use)
 
     def stop(self) -> None:
         """Stop listening, and return when all is over."""

@@ -9,28 +9,23 @@ from __future__ import annotations
 import socket
 import ssl
 import sys
-from collections.abc import Callable
 from typing import Any
 from wsgiref.simple_server import WSGIRequestHandler, make_server
 
 from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.exposition import ThreadingWSGIServer
 
-from jobspec.tls import Credentials, Role
+from jobspec.tls import Role
 from jobspec.tls.identity import Identity, identity_of
 from shadow_rx.logs.access_log import Access
+from shadow_rx.serve.guard import Admission
 
 _PATIENCE_S = 10.0
 """Seconds that a client may take for the handshake, and for its request."""
 
 
 def metrics_http(
-    host: str,
-    port: int,
-    registry: CollectorRegistry,
-    tls: Credentials | None,
-    job: str | None,
-    on_use: Callable[[Access], None],
+    host: str, port: int, registry: CollectorRegistry, admission: Admission, job: str, shadow: str
 ) -> ThreadingWSGIServer:
     """Return a server that listens, to be run with ``serve_forever``.
 
@@ -38,13 +33,18 @@ def metrics_http(
         host: name or address.
         port: port, 0 for any free one.
         registry: what is served.
-        tls: own credentials: only clients with a certificate are served; None for plain text.
-        job: with `tls`, only operators of this job or of all are; None: everybody with a certificate.
-        on_use: told of every use, in the thread that serves it.
+        admission: with TLS, only operators of the job or of all are served.
+        job: name of the job.
+        shadow: name of the shadow node, for the access log.
 
     Raises:
         OSError: the address cannot be listened on.
     """
+    tls = admission.tls
+
+    def log(use: Access) -> None:
+        if admission.access_log is not None:
+            admission.access_log.write(use)
 
     class Handler(WSGIRequestHandler):
         timeout = _PATIENCE_S
@@ -55,15 +55,15 @@ def metrics_http(
         def handle(self) -> None:
             """Answer one request, of those who may ask."""
             peer = f"{self.client_address[0]}:{self.client_address[1]}"
-            use = Access("anonymous", "metrics", "", peer=peer)
+            use = Access("anonymous", "metrics", shadow, peer=peer)
             if isinstance(self.connection, ssl.SSLSocket) and not self._admitted(self.connection, use):
-                on_use(use)
+                log(use)
                 return
             try:
                 super().handle()
             except OSError as error:  # the client went away, or said nothing
                 use.result, use.detail = "CANCELLED", str(error)
-            on_use(use)
+            log(use)
 
         def _admitted(self, connection: ssl.SSLSocket, use: Access) -> bool:
             try:
@@ -73,7 +73,7 @@ def metrics_http(
                 return False
             uris = _uris(connection)
             use.who = uris[0] if uris else use.who
-            if job is None or _may_scrape(identity_of(uris), job):
+            if not admission.checked or _may_scrape(identity_of(uris), job):
                 return True
             use.result, use.detail = "PERMISSION_DENIED", f"is no operator of job {job}"
             connection.sendall(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")

@@ -14,12 +14,11 @@ import grpc
 from jobspec.sidechannel import side_channel_pb2 as pb
 from jobspec.sidechannel import side_channel_pb2_grpc as rpc
 from jobspec.sidechannel.limits import CHUNK_BYTES, MAX_MESSAGE_BYTES
-from jobspec.tls import Credentials, open_port
+from jobspec.tls import open_port
 from shadow_rx.errors import Refusal, ShadowError, invalid
-from shadow_rx.logs.access_log import AccessLog
 from shadow_rx.node import ShadowNode
 from shadow_rx.peers.repair import give_frames
-from shadow_rx.serve.guard import Guard
+from shadow_rx.serve.guard import Admission, Guard
 from shadow_rx.serve.status_message import program_version, status_message
 from shadow_rx.serve.upload_budget import UploadBudget
 from shadow_rx.status.group_status import GroupStatus
@@ -181,24 +180,8 @@ def _call(context: grpc.ServicerContext, action: Callable[[], T]) -> T:
 class ShadowServer:
     """A running side-channel server."""
 
-    def __init__(
-        self,
-        node: ShadowNode,
-        address: str,
-        *,
-        tls: Credentials | None = None,
-        any_client: bool = False,
-        access_log: AccessLog | None = None,
-    ) -> None:
-        """Listen on `address`: ``host:port`` (port 0: any free one) or ``unix:/path``.
-
-        Args:
-            node: what is served.
-            address: where.
-            tls: own credentials: only clients with a certificate are served, and what it names decides what they may
-                ask for (`permissions`). None: everybody, in plain text.
-            any_client: with `tls`: serve everybody whose certificate one of the authorities has signed.
-            access_log: takes every call; stays its caller's to close.
+    def __init__(self, node: ShadowNode, address: str, admission: Admission = Admission()) -> None:  # noqa: B008
+        """Serve `node` on `address`: ``host:port`` (port 0: any free one) or ``unix:/path``.
 
         Raises:
             ShadowError: the address cannot be listened on.
@@ -211,11 +194,11 @@ class ShadowServer:
             # Otherwise a port that another process listens on would be shared with it instead of refused.
             ("grpc.so_reuseport", 0),
         ]
-        guard = Guard(node.core.job, node.core.shadow, check=tls is not None and not any_client, log=access_log)
+        guard = Guard(node.core.job, node.core.shadow, admission)
         self._server = grpc.server(self._pool, interceptors=[guard], options=options)
         rpc.add_ShadowServicer_to_server(self._servicer, self._server)  # type: ignore[no-untyped-call]
         try:
-            port = open_port(self._server, address, tls)
+            port = open_port(self._server, address, admission.tls)
         except RuntimeError as error:
             raise invalid("address", f"cannot listen on {address!r}: {error}") from error
         self.address = address if address.startswith("unix:") else f"{address.rpartition(':')[0]}:{port}"

@@ -28,6 +28,7 @@ from shadow_rx.core import ShadowCore
 from shadow_rx.logs.access_log import AccessLog
 from shadow_rx.node import ShadowNode
 from shadow_rx.peers.driver import PeerDriver
+from shadow_rx.serve.guard import Admission
 from shadow_rx.serve.metrics import MetricsServer
 from shadow_rx.serve.service import ShadowServer
 from tests.shadow_rx.twin import Twin, make_layout
@@ -55,7 +56,7 @@ def serving(
 ) -> Iterator[ShadowServer]:
     node = ShadowNode(ShadowCore(make_job(), "sh0"), time.monotonic)
     own = certificates.server(shadow("test", "sh0")) if certificates is not None else None
-    server = ShadowServer(node, address, tls=own, **options)  # type: ignore[arg-type]
+    server = ShadowServer(node, address, Admission(own, **options))  # type: ignore[arg-type]
     try:
         yield server
     finally:
@@ -277,7 +278,7 @@ def test_metrics_are_for_operators(certificates: TestCertificates, tmp_path: Pat
     node = ShadowNode(ShadowCore(make_job(), "sh0"), time.monotonic)
     log = AccessLog(tmp_path / "access.jsonl")
     own = certificates.server(shadow("test", "sh0"))
-    server = MetricsServer(node, "127.0.0.1:0", tls=own, access_log=log)
+    server = MetricsServer(node, "127.0.0.1:0", Admission(own, access_log=log))
     url = f"https://{server.address}/metrics"
 
     def scrape(identity: Identity | None) -> bytes:

@@ -1,4 +1,4 @@
-"""JSON documents that are checked before they are believed: a checksum over every byte, and a bound on what they hold.
+"""JSON documents with a checksum over every byte and limits on their size, both checked before parsing.
 
 The checksum is the document's last member, ``"sha256"``: that of all bytes before its comma.
 """
@@ -11,16 +11,16 @@ import re
 MAX_BYTES = 64 << 20
 """Longest document that is parsed."""
 MAX_VALUES = 2_000_000
-"""Most values in one: Python's objects take a hundred times the bytes of the shortest."""
+"""Most values in a document: as Python objects the shortest ones take a hundred times their bytes."""
 _END = re.compile(r',"sha256":"([0-9a-f]{64})"\}')
 _END_LENGTH = len(',"sha256":""}') + 64
 
 
 def with_checksum(text: str) -> str:
-    """Return a JSON object, which is not empty, with its checksum.
+    """Return a non-empty JSON object with its checksum.
 
     Raises:
-        ValueError: it is larger than a reader takes.
+        ValueError: it is larger than readers accept.
     """
     body = text.removesuffix("}")
     sealed = f'{body},"sha256":"{hashlib.sha256(body.encode()).hexdigest()}"}}'
@@ -29,10 +29,10 @@ def with_checksum(text: str) -> str:
 
 
 def without_checksum(text: str) -> tuple[str, bool]:
-    """Return a JSON object without its checksum, and whether it had one: then all of it is as it was written.
+    """Return a JSON object without its checksum, and whether it had one, so that every byte is known to be intact.
 
     Raises:
-        ValueError: the checksum is wrong, or the text is larger than any document that is written.
+        ValueError: the checksum is wrong, or the text is too large.
     """
     check_bounds(text)
     found = _END.fullmatch(text[-_END_LENGTH:])
@@ -45,7 +45,7 @@ def without_checksum(text: str) -> tuple[str, bool]:
 
 
 def check_bounds(text: str) -> None:
-    """Refuse a document that would take much memory, before it is parsed.
+    """Refuse a document that would take too much memory, before it is parsed.
 
     Raises:
         ValueError: it is too long, or has too many values.

@@ -1,4 +1,4 @@
-"""Rules of a job, and of jobs that share a switch, that go beyond the type of one field."""
+"""Rules of a job, and of jobs that share a switch, that involve more than one field."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Found = Iterator[tuple[str, str]]
 
 
 def problems_of(job: Job) -> list[Problem]:
-    """Return everything that is wrong within one job, in the order of the file; empty when it is sound."""
+    """Return all problems within one job, in the order of the file; empty if it is valid."""
     rules: tuple[Callable[[Job], Found], ...] = (
         _switches, _dscp, _unique, _ports, _trunks, _something, _groups, _redundancy, _ranks, _flow_numbers,
         _replica_ports, queue_pairs,
@@ -26,7 +26,7 @@ def problems_of(job: Job) -> list[Problem]:
 
 
 def problems_between(jobs: Sequence[Job]) -> list[tuple[int, Problem]]:
-    """Return what collides between sound jobs on one switch, as (index of the later job, problem)."""
+    """Return the collisions between valid jobs on one switch, as (index of the later job, problem)."""
     found: list[tuple[int, Problem]] = []
     for index, later in enumerate(jobs):
         for earlier in jobs[:index]:
@@ -38,7 +38,7 @@ def _repeated(values: Iterable[tuple[str, Any]], what: str) -> Found:
     seen: dict[Any, str] = {}
     for field, value in values:
         if value in seen:
-            yield field, f"{what} {value} is used already by {seen[value]}; expected one of its own"
+            yield field, f"{what} {value} is already used by {seen[value]}; expected a unique one"
         else:
             seen[value] = field
 
@@ -50,7 +50,7 @@ def _dscp(job: Job) -> Found:
 
 def _switches(job: Job) -> Found:
     if job.sole_switch is not None and job.several_switches:
-        yield "switches", "stands beside switch; expected one of them"
+        yield "switches", "is given beside switch; expected only one of them"
     if not job.switches:
         yield "switch", "is missing; add it, or a list of several as switches"
     yield from _repeated(((f"{_path(job, i)}.name", s.name) for i, s in enumerate(job.switches)), "switch name")
@@ -59,7 +59,7 @@ def _switches(job: Job) -> Found:
         if end.switch is None and len(names) > 1:
             yield f"{field}.switch", f"is missing: the job has several switches; expected one of {', '.join(names)}"
         elif end.switch is not None and end.switch not in names:
-            yield f"{field}.switch", f"no switch is called {end.switch!r}; expected one of {', '.join(names)}"
+            yield f"{field}.switch", f"there is no switch {end.switch!r}; expected one of {', '.join(names)}"
 
 
 def _path(job: Job, index: int) -> str:
@@ -70,7 +70,7 @@ def _path(job: Job, index: int) -> str:
 
 
 def _home(job: Job, end: Host | ShadowNode) -> SwitchSpec | None:
-    """Return the switch of `end`, None where the file does not tell."""
+    """Return the switch of `end`, None if the file does not say."""
     if end.switch is None:
         return job.switches[0] if len(job.switches) == 1 else None
     return next((switch for switch in job.switches if switch.name == end.switch), None)
@@ -102,7 +102,7 @@ def _unique(job: Job) -> Found:
 
 
 def _used_ports(job: Job) -> list[tuple[str, str]]:
-    """Return (field, port) of hosts, shadows and trunks, each port with its switch where there are several."""
+    """Return (field, port) of hosts, shadows and trunks, each port with its switch if there are several."""
     found = []
     for field, end in _endpoints(job):
         home = _home(job, end)
@@ -138,23 +138,23 @@ def _trunks(job: Job) -> Found:
             if name in switches:
                 yield from _exists(switches[name], f"{field}.ports[{i}]", port)
             else:
-                yield f"{field}.between[{i}]", f"no switch is called {name!r}; expected one of {_names(set(switches))}"
+                yield f"{field}.between[{i}]", f"there is no switch {name!r}; expected one of {_names(set(switches))}"
         if set(trunk.between) <= set(switches):
             known.append(t)
     graph = known_only(switches, [job.trunks[t].ends for t in known])
     for closing in graph.loop_closers():
         t = known[closing]
         one, other = job.trunks[t].between
-        joined = "joins a switch with itself" if one == other else f"{one} and {other} are joined already"
-        yield f"trunks[{t}].between", f"{joined}: flooded frames would go round for ever; remove the trunk"
+        joined = "connects a switch to itself" if one == other else f"{one} and {other} are already connected"
+        yield f"trunks[{t}].between", f"{joined}: flooded frames would loop forever; remove the trunk"
     for name in graph.unreachable():
         index = next(i for i, switch in enumerate(job.switches) if switch.name == name)
-        yield _path(job, index), f"no trunk joins switch {name} with {graph.switches[0]}; add one under trunks"
+        yield _path(job, index), f"no trunk connects switch {name} to {graph.switches[0]}; add one under trunks"
 
 
 def _something(job: Job) -> Found:
     if not job.groups and not job.rdma:
-        yield "groups", "is missing, so that nothing is replicated; add it, or queue pairs as rdma"
+        yield "groups", "is missing, so nothing is replicated; add it, or queue pairs under rdma"
 
 
 def _ranks(job: Job) -> Found:
@@ -163,7 +163,7 @@ def _ranks(job: Job) -> Found:
         if host.ipv4 is None and host.name in ranks:
             yield f"hosts[{i}].ip", f"is missing: host {host.name} is a rank of group {ranks[host.name]}; add it"
         elif not host.addresses:
-            yield f"hosts[{i}].ip", "is missing; add it, or ipv6 where all of its traffic is RoCEv2 over IPv6"
+            yield f"hosts[{i}].ip", "is missing; add it, or ipv6 if all of its traffic is RoCEv2 over IPv6"
 
 
 def _groups(job: Job) -> Found:
@@ -175,18 +175,18 @@ def _groups(job: Job) -> Found:
         yield from _repeated(((f"groups[{g}].shadows[{i}]", n) for i, n in enumerate(group.shadows)), "shadow")
         for i, name in enumerate(group.ring):
             if name not in hosts:
-                yield f"groups[{g}].ring[{i}]", f"no host is called {name!r}; expected one of {_names(hosts)}"
+                yield f"groups[{g}].ring[{i}]", f"there is no host {name!r}; expected one of {_names(hosts)}"
         for i, name in enumerate(group.shadows):
             if name not in shadows:
-                yield f"groups[{g}].shadows[{i}]", f"no shadow is called {name!r}; expected one of {_names(shadows)}"
+                yield f"groups[{g}].shadows[{i}]", f"there is no shadow {name!r}; expected one of {_names(shadows)}"
         if group.tcp_port + group.channels - 1 > 65535:
-            yield f"groups[{g}].tcp_port", f"{group.channels} channels from {group.tcp_port} on go beyond port 65535"
-        # Flows overlap when two groups make the same host listen on the same port.
+            yield f"groups[{g}].tcp_port", f"{group.channels} channels from {group.tcp_port} up exceed port 65535"
+        # Flows overlap if two groups make the same host listen on the same port.
         for name in dict.fromkeys(group.ring):
             for port in range(group.tcp_port, group.tcp_port + group.channels):
                 other = listening.setdefault((name, port), group.name)
                 if other != group.name:
-                    message = f"host {name} listens on port {port} for group {other} already: the flows overlap"
+                    message = f"host {name} already listens on port {port} for group {other}: the flows overlap"
                     yield f"groups[{g}].tcp_port", message
 
 
@@ -194,21 +194,23 @@ def _redundancy(job: Job) -> Found:
     hops = job.redundancy.hops
     yield from _repeated(((f"redundancy.hops[{i}]", hop) for i, hop in enumerate(hops)), "hop")
     if 0 not in hops:
-        yield "redundancy.hops", "has no hop 0, which carries each reduced byte first; add it"
+        yield "redundancy.hops", "lacks hop 0, which carries each reduced byte first; add it"
     for i, hop in enumerate(hops):
         for group in job.groups:
             count = len(group.ring) - 1
             if hop < count:
                 continue
-            has = f"ring of group {group.name} has {len(group.ring)} ranks and so {count} hop{'s' * (count > 1)}"
+            has = f"ring of group {group.name} has {len(group.ring)} ranks and therefore {count} hop{'s' * (count > 1)}"
             advice = f"expected 0..{count - 1}"
             if count == 1:
-                advice = "for repair give the group a second shadow node, which fills the first one's holes"
+                advice = "for repair give the group a second shadow node"
             yield f"redundancy.hops[{i}]", f"there is no hop {hop}: the {has}; {advice}"
     entries = _edges(job) * min(2, len(hops))
     if len(hops) > 1 and entries > MAX_FLOWS:
-        message = f"{_edges(job)} flows with a codepoint for repair need {entries} entries, a switch holds {MAX_FLOWS}"
-        yield "redundancy.hops", f"{message}; leave it out, or use fewer channels"
+        message = (
+            f"{_edges(job)} flows with a codepoint for repair need {entries} entries, but a switch holds {MAX_FLOWS}"
+        )
+        yield "redundancy.hops", f"{message}; remove it, or use fewer channels"
 
 
 def _edges(job: Job) -> int:
@@ -220,7 +222,7 @@ def _flow_numbers(job: Job) -> Found:
     if last >= MAX_FLOWS:
         yield (
             "first_flow_id",
-            f"flows {job.first_flow_id}..{last} go beyond {MAX_FLOWS - 1}, the most that a switch holds",
+            f"flows {job.first_flow_id}..{last} exceed {MAX_FLOWS - 1}, the highest that a switch supports",
         )
 
 
@@ -228,24 +230,24 @@ def _replica_ports(job: Job) -> Found:
     last = job.first_flow_id + _edges(job) - 1
     for i, shadow in enumerate(job.shadows):
         if shadow.base_port + last > 65535:
-            yield f"shadows[{i}].base_port", f"{shadow.base_port} + flow {last} goes beyond port 65535"
+            yield f"shadows[{i}].base_port", f"{shadow.base_port} + flow {last} exceeds port 65535"
 
 
 def _collisions(a: Job, b: Job) -> Found:
-    """Yield what job `b` takes that job `a` has, with paths in `b`."""
+    """Yield the collisions of job `b` with job `a`, with paths in `b`."""
     if a.name == b.name:
-        yield "name", f"two jobs are called {a.name!r}; expected names of their own"
+        yield "name", f"two jobs are named {a.name!r}; expected unique names"
     elif a.name.casefold() == b.name.casefold():
-        # Servers' names in certificates are compared so.
-        yield "name", f"{b.name!r} differs from job {a.name!r} in upper and lower case only; expected more than that"
+        # Server names in certificates are compared without case.
+        yield "name", f"{b.name!r} differs from job {a.name!r} only in case; expected another name"
     if a.id == b.id:
-        yield "id", f"job {a.name!r} has number {a.id} already"
+        yield "id", f"job {a.name!r} already has number {a.id}"
     if _wiring(a) != _wiring(b):
         several = len(b.switches) > 1
         what = "switches and trunks" if several else "switch"
         yield ("switches" if several else "switch",
                f"differ{'' if several else 's'} from the {what} of job {a.name!r}; "
-               f"jobs installed together describe the same {what}")  # fmt: skip
+               f"jobs installed together must describe the same {what}")  # fmt: skip
     if a.network.mtu != b.network.mtu:
         yield "network.mtu", f"{b.network.mtu}, job {a.name!r} has {a.network.mtu} on the same switch"
     mine, theirs = _endpoints(b), [end for _, end in _endpoints(a)]

@@ -20,7 +20,7 @@ class DType(IntEnum):
 
     @property
     def label(self) -> str:
-        """The name that torch and numpy use (numpy knows no ``bfloat16``)."""
+        """The name that torch and numpy use (numpy has no ``bfloat16``)."""
         return self.name.lower()
 
     @classmethod
@@ -28,14 +28,14 @@ class DType(IntEnum):
         """Return the type named `label` (``float32`` or ``torch.float32``).
 
         Raises:
-            ValueError: no such type can travel in a bucket.
+            ValueError: the type is not supported in a bucket.
         """
         name = label.removeprefix("torch.").upper()
         try:
             return cls[name]
         except KeyError:
             known = ", ".join(member.label for member in cls)
-            raise ValueError(f"element type {label!r} cannot travel in a bucket; known: {known}") from None
+            raise ValueError(f"element type {label!r} is not supported in a bucket; expected one of {known}") from None
 
 
 _ITEMSIZE = {DType.FLOAT32: 4, DType.FLOAT16: 2, DType.BFLOAT16: 2, DType.FLOAT64: 8}

@@ -9,16 +9,16 @@ from typing_extensions import override
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong in a job file."""
+    """One problem in a job file."""
 
     field: str
     """Dotted path of the field, e.g. ``groups[0].ring[2]``."""
     message: str
-    """What is wrong, what was expected, and how to mend it."""
+    """What is wrong, what was expected, and how to fix it."""
     file: str | None = None
-    """File that the field stands in, None for jobs built in memory."""
+    """File that contains the field, None for jobs built in memory."""
     line: int | None = None
-    """1-based line of the field in `file`, None where it is not known."""
+    """1-based line of the field in `file`, None if unknown."""
 
     @override
     def __str__(self) -> str:
@@ -29,9 +29,9 @@ class Problem:
 
 
 class JobError(ValueError):
-    """A job (or a set of jobs) that cannot be used; carries every problem found, not only the first."""
+    """A job, or a set of jobs, is invalid; carries every problem found, not only the first."""
 
     def __init__(self, problems: list[Problem]) -> None:
-        """Keep `problems` (at least one) and use them, one a line, as the message."""
+        """Keep `problems` (at least one); the message lists them, one per line."""
         self.problems = problems
         super().__init__("\n".join(str(problem) for problem in problems))

@@ -1,4 +1,4 @@
-"""Types of single fields of a job file, each with the complaint that a wrong value gets."""
+"""Types of single fields of a job file, each with the error message for an invalid value."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ def _check_mac(value: str) -> str:
 def _check_dscp(value: int) -> int:
     if value & 0b11 != 0b11:
         raise ValueError(
-            "expected a codepoint of pool 2 (xxxx11: 3, 7, 11, ... 63), which RFC 2474 leaves to local use"
+            "expected a codepoint of pool 2 (xxxx11: 3, 7, 11, ... 63), which RFC 2474 reserves for local use"
         )
     return value
 
 
 def listed_ports(value: Any) -> Any:
-    """Return a list of ports as it is, and a number n as 1..n."""
-    # `ports: 10` is short for ports 1..10. A number that is too large is refused as a port, not counted to.
+    """Return a list of ports unchanged, and a number n as 1..n."""
+    # `ports: 10` is short for ports 1..10. A number that is too large is refused as a port, not expanded.
     if isinstance(value, int) and not isinstance(value, bool):
         return list(range(1, value + 1)) if value <= MAX_PORT else [value]
     return value
 
 
 def check_address(value: Any) -> Any:
-    """Return the IP address that `value` stands for; ValueError when it is none of one host."""
-    # Not from a number, which pydantic would take: an address that YAML reads as one (1:2:3:4:5:6:7:8) is another.
+    """Return `value` as an IP address; ValueError if it is not the address of one host."""
+    # Not from a number, which pydantic would accept: YAML reads an address such as 1:2:3:4:5:6:7:8 as a number.
     if isinstance(value, IPv4Address | IPv6Address):
         return value
     try:
@@ -46,9 +46,13 @@ def check_address(value: Any) -> Any:
             raise ValueError
         address = ip_address(value.strip())
     except ValueError:
-        raise ValueError("expected an IPv4 or IPv6 address such as 10.0.0.1 or fe80::1, in quotes if need be") from None
+        raise ValueError(
+            "expected an IPv4 or IPv6 address such as 10.0.0.1 or fe80::1, in quotes if necessary"
+        ) from None
     if isinstance(address, IPv6Address) and address.scope_id is not None:
-        raise ValueError("expected an address without a zone, which is not on the wire; leave out % and what follows")
+        raise ValueError(
+            "expected an address without a zone, which is not on the wire; remove % and everything after it"
+        )
     if address.is_multicast or address.is_unspecified:
         raise ValueError("expected the address of one host")
     return address
@@ -75,5 +79,5 @@ Address = Annotated[IPv4Address | IPv6Address, BeforeValidator(check_address)]
 class Strict(BaseModel):
     """Base of every part of a job: frozen, and a misspelled key is refused."""
 
-    # extra="forbid": a misspelled key is an error with its line, not a silently ignored wish.
+    # extra="forbid": a misspelled key is an error with its line, not silently ignored.
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)

@@ -44,10 +44,10 @@ _CRC = struct.Struct("!I")
 
 
 class FrameError(ValueError):
-    """Bytes that are not a valid frame header; `field` names what is wrong."""
+    """Bytes that are not a valid frame header; `field` names the invalid field."""
 
     def __init__(self, field: str, message: str) -> None:
-        """Keep the name of the offending field and the message."""
+        """Keep the name of the invalid field and the message."""
         self.field = field
         super().__init__(f"frame header: {field}: {message}")
 
@@ -61,7 +61,7 @@ class FrameHeader:
     group: int
     """DP group number within the job."""
     epoch: int
-    """Incarnation of the group's communicator; grows whenever its connections are made anew."""
+    """Incarnation of the group's communicator; grows whenever its connections are re-established."""
     channel: int
     """Channel of the ring."""
     step: int
@@ -130,7 +130,7 @@ class FrameHeader:
         if _CRC.unpack_from(head, HEADER_BYTES - 4)[0] != crc32c(head[:-4]):
             raise FrameError("header CRC", "does not match the header's bytes")
         if version != VERSION:
-            raise FrameError("version", f"{version}, this program reads {VERSION}")
+            raise FrameError("version", f"{version}, but this program reads {VERSION}")
         if size != HEADER_BYTES:
             raise FrameError("header length", f"{size}, expected {HEADER_BYTES}")
         if zero1 or zero2:
@@ -145,5 +145,5 @@ class FrameHeader:
 
 
 def crc32c(data: bytes | bytearray | memoryview, before: int = 0) -> int:
-    """Return the CRC32C of `data`, or of what has the CRC32C `before` with `data` behind it."""
+    """Return the CRC32C of `data`, or of `data` appended to bytes whose CRC32C is `before`."""
     return int(_crc32c.crc32c(data, before))

@@ -1,4 +1,4 @@
-"""SHA-256 of many bytes beside other work: hashing releases the interpreter's lock."""
+"""SHA-256 of large data in parallel with other work: hashing releases the interpreter lock."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 
 def sha256_hex(parts: Iterable[bytes | memoryview]) -> str:
-    """Return the SHA-256 of the bytes of `parts`, one part after the other, in hexadecimal digits."""
+    """Return the SHA-256 of the concatenated `parts` as hexadecimal digits."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(part)
@@ -18,6 +18,6 @@ def sha256_hex(parts: Iterable[bytes | memoryview]) -> str:
 
 @contextmanager
 def hashing(parts: Iterable[bytes | memoryview]) -> Iterator[Future[str]]:
-    """Compute `sha256_hex` in a thread while the body of the ``with`` statement runs; it ends within."""
+    """Compute `sha256_hex` in a thread while the body of the ``with`` statement runs; leaving it waits for the end."""
     with ThreadPoolExecutor(1, thread_name_prefix="sha256") as executor:
         yield executor.submit(sha256_hex, parts)

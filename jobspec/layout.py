@@ -1,6 +1,6 @@
-"""Layout: which parameter sits where in which bucket.
+"""Layout: position of each parameter in the buckets.
 
-Versioned, because DDP rebuilds its buckets after the first step.
+Layouts have versions, because DDP rebuilds its buckets after the first step.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ParamSpec:
 
 @dataclass(frozen=True)
 class Slot:
-    """Where one parameter's gradient lies: `param.elements` elements of `bucket` from `offset` on."""
+    """Position of one parameter's gradient: `param.elements` elements of `bucket` from `offset` on."""
 
     param: ParamSpec
     """The parameter."""
@@ -70,7 +70,7 @@ class Layout:
     buckets: tuple[Bucket, ...]
     """In the order of their all-reduces."""
     slots: tuple[Slot, ...]
-    """One a parameter, in the trainer's parameter order."""
+    """One per parameter, in the trainer's parameter order."""
 
     def __post_init__(self) -> None:
         """Check that the slots fill the buckets exactly.
@@ -105,7 +105,7 @@ class Layout:
         return sum(bucket.nbytes for bucket in self.buckets)
 
     def to_json(self) -> str:
-        """Return the layout as canonical JSON, the form that the side channel and manifests carry."""
+        """Return the layout as canonical JSON, as used in the side channel and in manifests."""
         doc = {
             "version": self.version,
             "params": [
@@ -164,7 +164,7 @@ def build_layout(params: Sequence[ParamSpec], bucket_bytes: int, version: int = 
 
     Args:
         params: trainable parameters in the trainer's order; names are unique.
-        bucket_bytes: cap of a bucket in bytes; one parameter larger than that gets a bucket of its own.
+        bucket_bytes: cap of a bucket in bytes; a parameter larger than that gets its own bucket.
         version: version of the layout.
 
     Raises:

@@ -19,22 +19,22 @@ from jobspec.regular_files import read_bounded
 
 Path_ = tuple[str | int, ...]
 MAX_BYTES = 1 << 18
-"""Of one file at most."""
+"""Maximum size of a file in bytes."""
 MAX_VALUES = 30_000
-"""Values and keys in one file at most, aliases followed: a few lines of aliases can stand for billions."""
+"""Maximum number of values and keys in a file, aliases expanded: a few lines of aliases can mean billions."""
 MAX_DEPTH = 50
-"""Levels of nesting at most; a job needs five."""
+"""Maximum nesting depth; a job needs five levels."""
 MAX_TEXT = 4096
-"""Characters of one value at most."""
+"""Maximum number of characters of one value."""
 _COLLECTIONS = ("tag:yaml.org,2002:map", "tag:yaml.org,2002:seq")
-"""Tags of lists and mappings that have no other one."""
+"""Tags of plain lists and mappings."""
 _PLAIN = re.compile(r"\w{1,80}")
 _STEP = re.compile(r"([^.\[\]]+)|\[(\d+)\]")
 
 
 @dataclass(frozen=True)
 class JobFile:
-    """A job and where its fields stand."""
+    """A job and the lines of its fields."""
 
     job: Job
     """The validated job."""
@@ -52,7 +52,7 @@ def load_job(path: Path | str) -> Job:
     """Read and validate one job file.
 
     Raises:
-        JobError: the file cannot be read or the job is not sound; lists every problem.
+        JobError: the file cannot be read or the job is invalid; lists every problem.
     """
     return load_jobs([path])[0].job
 
@@ -61,7 +61,7 @@ def load_jobs(paths: Sequence[Path | str]) -> list[JobFile]:
     """Read job files whose jobs share a switch, and refuse those that collide.
 
     Raises:
-        JobError: a file cannot be read, a job is not sound, or two jobs collide; lists every problem.
+        JobError: a file cannot be read, a job is invalid, or two jobs collide; lists every problem.
     """
     files: list[JobFile] = []
     problems: list[Problem] = []
@@ -78,10 +78,10 @@ def load_jobs(paths: Sequence[Path | str]) -> list[JobFile]:
 
 
 def parse_job(text: str, file: str = "job.yaml") -> JobFile:
-    """Validate the text of a job file; `file` is the name that errors carry.
+    """Validate the text of a job file; `file` is its name in errors.
 
     Raises:
-        JobError: not YAML, or the job is not sound.
+        JobError: not YAML, or the job is invalid.
     """
     job, lines = parse_model(text, file, Job, "a job file", "version, name, switch, ...")
     loaded = JobFile(job, file, lines)
@@ -95,17 +95,17 @@ M = TypeVar("M", bound=BaseModel)
 
 
 def parse_model(text: str, file: str, model: type[M], what: str, fields: str) -> tuple[M, dict[Path_, int]]:
-    """Validate YAML text; return what it says, and the line of each field.
+    """Validate YAML text; return the model and the line of each field.
 
     Args:
         text: the text.
-        file: the name that errors carry.
-        model: what it must be.
-        what: what errors call such a file.
-        fields: its fields, for who has none of them.
+        file: its name in errors.
+        model: model to validate against.
+        what: kind of file in errors, e.g. "a job file".
+        fields: examples of its fields, for the error about a file without any.
 
     Raises:
-        JobError: not YAML, or no such model.
+        JobError: not YAML, or it does not fit the model.
     """
     builder = _Builder()
     try:
@@ -152,21 +152,21 @@ def read_text(path: Path) -> str:
 
 
 class _Refused(Exception):
-    """Something that YAML allows and a job file does not."""
+    """A YAML feature that job files do not allow."""
 
     def __init__(self, path: Path_, line: int, message: str) -> None:
         self.path, self.line, self.message = path, line, message
 
 
 class _Composer(yaml.SafeLoader):
-    """Makes nodes of the text, and stops where there are too many, or too deep ones."""
+    """Composes nodes, and stops at too many or too deeply nested ones."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text)
         self._depth = self._nodes = 0
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Compose the node that comes next; see the class."""
+        """Compose the next node; see the class."""
         line = self.peek_event().start_mark.line + 1  # type: ignore[no-untyped-call]
         self._nodes += 1
         if self._nodes > MAX_VALUES:
@@ -181,7 +181,7 @@ class _Composer(yaml.SafeLoader):
 
 
 class _Builder:
-    """Builds plain values from YAML nodes and notes the line of each (yaml.safe_load would lose them)."""
+    """Builds plain values from YAML nodes and records the line of each (yaml.safe_load loses them)."""
 
     def __init__(self) -> None:
         self.lines: dict[Path_, int] = {}
@@ -189,13 +189,13 @@ class _Builder:
         self._values = 0
 
     def build(self, node: yaml.Node, path: Path_) -> Any:
-        """Return the value of `node`, which stands at `path`."""
+        """Return the value of `node`, which is at `path`."""
         line = node.start_mark.line + 1
         self._values += 1
         if self._values > MAX_VALUES:
             raise _Refused((), line, f"holds more than {MAX_VALUES} values and keys; do its aliases (*name) nest?")
         if len(path) > MAX_DEPTH:
-            raise _Refused((), line, f"nested deeper than {MAX_DEPTH} levels; does an alias hold itself?")
+            raise _Refused((), line, f"nested deeper than {MAX_DEPTH} levels; does an alias contain itself?")
         self.lines[path] = line
         if not isinstance(node, yaml.ScalarNode) and node.tag not in _COLLECTIONS:
             raise _Refused(path, line, f"has the tag {_shortened(node.tag)}; remove it")
@@ -215,7 +215,7 @@ class _Builder:
             if len(key) > MAX_TEXT:
                 raise _Refused(path, line, f"a key has {len(key)} characters; expected at most {MAX_TEXT}")
             if key in result:
-                raise _Refused((*path, key), line, "the key stands twice; expected once")
+                raise _Refused((*path, key), line, "duplicate key; expected once")
             result[key] = self.build(value_node, (*path, key))
             self.lines[(*path, key)] = line
         return result
@@ -239,9 +239,9 @@ def _problem(item: Any, file: str, lines: dict[Path_, int], what: str) -> Proble
     if item["type"] == "missing":
         message = "is missing; add it"
     elif item["type"] == "extra_forbidden":
-        message = f"is not a field of {what}; remove it or mend its name"
+        message = f"is not a field of {what}; remove it or correct its name"
     elif item["type"] == "string_type":
-        # Unquoted, 12:00:00:00:01:00 is a number to YAML, and `no` a truth value.
+        # YAML reads an unquoted 12:00:00:00:01:00 as a number, and `no` as a boolean.
         message = f"expected text, found {_shown(item['input'])}; put it in quotes"
     elif not isinstance(item["input"], dict | list):
         message = f"{message[:1].lower()}{message[1:]}, found {_shown(item['input'])}"
@@ -269,7 +269,7 @@ def _line_of(lines: dict[Path_, int], path: Path_) -> int | None:
 def _dotted(path: Path_) -> str:
     text = ""
     for part in path:
-        # Fields have names of letters; any other key is shown so that it can be seen, and is short.
+        # Field names consist of letters; any other key is quoted and shortened.
         name = f"[{part}]" if isinstance(part, int) else part if _PLAIN.fullmatch(part) else _shown(part)
         text += name if isinstance(part, int) or not text else f".{name}"
     return text

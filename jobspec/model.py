@@ -1,4 +1,4 @@
-"""The job file as validated objects: who trains, where replicas go, and what the testbed runs."""
+"""The job file as validated objects: ranks, destinations of replicas, and the testbed's workload."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from p4src.constants import MAX_FLOWS
 IPV4_TCP_HEADERS = 40
 """Bytes of an IPv4 and a TCP header without options: MSS = MTU - 40 (RFC 9293, section 3.7.1)."""
 FIRST_QUEUE_PAIR_GROUP = MAX_FLOWS + 1
-"""Multicast groups of RoCEv2 queue pairs begin here, those of flows end before."""
+"""First multicast group of RoCEv2 queue pairs; those of flows are below."""
 MAX_QUEUE_PAIR = (1 << 24) - 1
 """Largest number of a queue pair (24 bits in the BTH, InfiniBand Architecture volume 1, section 9.2)."""
 
@@ -74,7 +74,7 @@ class RedundancySpec(Strict):
     """Which hops of the all-gather are replicated: each repeats all reduced bytes, on other flows."""
 
     hops: list[Annotated[int, Field(ge=0, le=62)]] = Field(default_factory=lambda: [0], min_length=1)
-    """Hop 0, and later ones for repair: h hops cost h gradients' worth of replica bytes a step."""
+    """Hop 0, and later ones for repair: h hops cost h gradients' worth of replica bytes per step."""
 
 
 class Host(Strict):
@@ -83,22 +83,22 @@ class Host(Strict):
     name: Name
     """Unique name."""
     switch: Name | None = None
-    """Switch that it is attached to; None stands for the job's only one."""
+    """Switch that it is attached to; None means the job's only one."""
     port: SwitchPort
     """Port of the switch."""
     mac: Mac
     """MAC address of the training NIC."""
     ipv4: IPv4Address | None = Field(default=None, alias="ip")
-    """IPv4 address, None where there is none; read `ip` where there must be one."""
+    """IPv4 address, None if there is none; use `ip` if there must be one."""
     ipv6: Annotated[IPv6Address | None, BeforeValidator(check_address)] = None
-    """IPv6 address, which RoCEv2 may use; None where there is none."""
+    """IPv6 address, which RoCEv2 may use; None if there is none."""
 
     @property
     def ip(self) -> IPv4Address:
         """Address of the rank; in the testbed its kernel does not own it.
 
         Raises:
-            JobError: the host has none (one with RoCEv2 over IPv6 only, no rank of a ring).
+            JobError: the host has none (it uses only RoCEv2 over IPv6 and is not a rank of a ring).
         """
         if self.ipv4 is None:
             raise JobError([Problem("hosts", f"host {self.name} has no ip; add it")])
@@ -112,7 +112,7 @@ class Host(Strict):
 
     @model_serializer(mode="wrap")
     def _written(self, inner: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Write what a job file has."""
+        """Write only what a job file contains."""
         plain = {"ip" if key == "ipv4" else key: value for key, value in inner(self).items()}
         return {key: value for key, value in plain.items() if value is not None}
 
@@ -123,13 +123,13 @@ class ShadowNode(Strict):
     name: Name
     """Unique name."""
     switch: Name | None = None
-    """Switch that it is attached to; None stands for the job's only one."""
+    """Switch that it is attached to; None means the job's only one."""
     port: SwitchPort
     """Port of the switch."""
     mac: Mac
     """MAC address that replicas are sent to."""
     ip: IPv4Address
-    """Replica address: replicas are sent to it, the node's kernel must not own it (it would answer with a reset)."""
+    """Destination of replicas; the node's kernel must not own it (it would answer with a reset)."""
     base_port: int = Field(default=20000, ge=1024, le=65535)
     """Replicas of flow f have TCP destination port base_port + f."""
     rid: int = Field(default=1, ge=1, le=65535)
@@ -154,31 +154,31 @@ class Group(Strict):
 
 
 class QueuePairSpec(Strict):
-    """RoCEv2 packets of one direction that shadow nodes receive copies of: all that goes to one queue pair."""
+    """RoCEv2 packets of one direction that are replicated: all packets to one queue pair."""
 
     source: Address
     """Address of the host that sends, under `hosts`."""
     target: Address
     """Address of the host that receives, of the same family."""
     queue_pair: int = Field(ge=2, le=MAX_QUEUE_PAIR)
-    """Destination queue pair, as it is in the BTH; 0 and 1 are for management."""
+    """Destination queue pair in the BTH; 0 and 1 are for management."""
     shadows: list[Name] = Field(min_length=1)
-    """Shadow nodes that receive the copies, unchanged but for the destination MAC address."""
+    """Shadow nodes that receive the copies, unchanged except for the destination MAC address."""
 
 
 class Framing(Strict):
-    """How a chunk travels in a flow's stream."""
+    """How chunks are framed in a flow's stream."""
 
     payload_bytes: int = Field(default=DEFAULT_FRAME_PAYLOAD, ge=512, le=1 << 30)
     """Largest payload of one frame in bytes, each with its own CRC32C."""
 
 
 _WHERE_SAID = ("switch", "switches", "trunks", "groups", "rdma")
-"""Parts of a job that a file does not have where they are empty."""
+"""Parts of a job that are omitted from a file if empty."""
 
 
 class Job(Strict):
-    """One training job and the replication that it asks for."""
+    """One training job and its replication."""
 
     version: Literal[1]
     """Version of this file format."""
@@ -187,9 +187,9 @@ class Job(Strict):
     id: int = Field(default=1, ge=0, le=65535)
     """Number in frame headers."""
     sole_switch: SwitchSpec | None = Field(default=None, alias="switch")
-    """The switch, where there is one; read `switch` or `switches`."""
+    """The switch, if there is one; use `switch` or `switches`."""
     several_switches: list[SwitchSpec] = Field(default_factory=list, alias="switches")
-    """The switches, where there are several; read `switches`."""
+    """The switches, if there are several; use `switches`."""
     trunks: list[Trunk] = Field(default_factory=list)
     """Links between switches; together they form a tree."""
     network: Network = Field(default_factory=Network)
@@ -203,11 +203,11 @@ class Job(Strict):
     shadows: list[ShadowNode] = Field(min_length=1)
     """Shadow nodes."""
     first_flow_id: int = Field(default=0, ge=0)
-    """Flows are numbered from here on; jobs that share a switch need ranges of their own."""
+    """Number of the first flow; jobs that share a switch need disjoint ranges."""
     groups: list[Group] = Field(default_factory=list)
     """Data-parallel groups that all-reduce over TCP; a job may have queue pairs instead, or both."""
     first_queue_pair_id: int = Field(default=0, ge=0)
-    """Queue pairs under `rdma` are numbered from here on; jobs that share a switch need ranges of their own."""
+    """Number of the first queue pair under `rdma`; jobs that share a switch need disjoint ranges."""
     rdma: list[QueuePairSpec] = Field(default_factory=list)
     """RoCEv2 traffic to replicate."""
     framing: Framing = Field(default_factory=Framing)
@@ -215,16 +215,16 @@ class Job(Strict):
     store: StoreSpec = Field(default_factory=StoreSpec)
     """How recovery points are stored."""
     digests: bool = False
-    """Ranks send digests of parameters and optimizer state each step; a step is published only where the shadow's are
+    """Ranks send digests of parameters and optimizer state each step; a step is published only if the shadow's are
     equal."""
     workload: Workload = Field(default_factory=Workload)
     """What the testbed trains."""
     state: StateRules = Field(default_factory=default_state)
-    """Where each object of the framework's state comes from, by name or pattern; all of them where it is given."""
+    """Origin of each object of the framework's state, by name or pattern; if given, it must cover all of them."""
 
     @model_serializer(mode="wrap")
     def _written(self, inner: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Write what a job file has: one of ``switch`` and ``switches``, and nothing for what was not said."""
+        """Write only what a job file contains: one of ``switch`` and ``switches``, and no empty parts."""
         names = {"sole_switch": "switch", "several_switches": "switches"}
         plain = {names.get(key, key): value for key, value in inner(self).items()}
         plain["shadows"] = [{k: v for k, v in end.items() if (k, v) != ("switch", None)} for end in plain["shadows"]]
@@ -254,10 +254,10 @@ class Job(Strict):
         return self.switch_named(None)
 
     def switch_named(self, name: str | None) -> SwitchSpec:
-        """Return the switch called `name`, or the only one for None.
+        """Return the switch named `name`, or the only one for None.
 
         Raises:
-            JobError: no switch has that name, or None does not tell which of several is meant.
+            JobError: no switch has that name, or `name` is None and there are several.
         """
         if name is None and len(self.switches) == 1:
             return self.switches[0]
@@ -266,7 +266,7 @@ class Job(Strict):
                 return switch
         known = ", ".join(switch.name for switch in self.switches)
         if name is None:
-            message = f"job {self.name!r} has several ({known}), and none was named (--switch)"
+            message = f"job {self.name!r} has several switches ({known}); choose one with --switch"
         else:
             message = f"job {self.name!r} has no switch {name!r}; expected one of {known}"
         raise JobError([Problem("switch", message)])
@@ -277,11 +277,11 @@ class Job(Strict):
 
     @cached_property
     def trunk_graph(self) -> TrunkGraph:
-        """How trunks join the switches."""
+        """How trunks connect the switches."""
         return TrunkGraph(tuple(switch.name for switch in self.switches), tuple(trunk.ends for trunk in self.trunks))
 
     def port_towards(self, switch: str, end: Host | ShadowNode) -> int:
-        """Return the port by which `switch` reaches `end`: the end's own, or that of the trunk on the way."""
+        """Return the port through which `switch` reaches `end`: the end's own, or that of the trunk on the path."""
         home = self.switch_of(end).name
         return end.port if home == switch else self.trunk_graph.port_towards(switch, home)
 
@@ -300,11 +300,11 @@ class Job(Strict):
         return self.network.mtu - IPV4_TCP_HEADERS
 
     def host(self, name: str) -> Host:
-        """Return the host called `name`; KeyError when there is none."""
+        """Return the host named `name`; KeyError if there is none."""
         return self._hosts_by_name[name]
 
     def shadow(self, name: str) -> ShadowNode:
-        """Return the shadow node called `name`; KeyError when there is none."""
+        """Return the shadow node named `name`; KeyError if there is none."""
         return self._shadows_by_name[name]
 
     @cached_property
@@ -371,11 +371,11 @@ class Flow(Strict):
     target: Host
     """Host of the successor."""
     shadows: tuple[ShadowNode, ...]
-    """Who receives its replicas."""
+    """Shadow nodes that receive its replicas."""
     frame_payload: int
     """Largest payload of one frame in bytes."""
     hops: tuple[int, ...] = (0,)
-    """Hops of the all-gather that are replicated, rising, the first is 0."""
+    """Replicated hops of the all-gather in ascending order, from 0."""
 
     @property
     def tcp_port(self) -> int:
@@ -384,12 +384,12 @@ class Flow(Strict):
 
     @property
     def multicast_group(self) -> int:
-        """The flow's multicast group on the switch: one group a flow, as each has its own original egress port."""
+        """The flow's multicast group on the switch: one group per flow, as each has its own original egress port."""
         return self.id + 1
 
     @property
     def shape(self) -> FlowShape:
-        """What the stream arithmetic needs to know of the flow."""
+        """The flow's parameters for the stream arithmetic."""
         return FlowShape(
             ring_size=len(self.group.ring),
             rank=self.rank,
@@ -416,7 +416,7 @@ class QueuePair(Strict):
     number: int
     """Number of the queue pair, 24 bits."""
     shadows: tuple[ShadowNode, ...]
-    """Who receives its replicas."""
+    """Shadow nodes that receive its replicas."""
 
     @property
     def version(self) -> int:

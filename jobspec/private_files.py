@@ -1,7 +1,7 @@
-"""Files and folders for their owner alone: gradients, states, keys are as secret as the model.
+"""Files and folders that only their owner can access: gradients, states and keys are as secret as the model.
 
-The one place that says so. The modes are given when the file or folder is made, whatever the umask; a later chmod
-would leave a moment in which others can open it.
+The only place that sets modes. They are set when the file or folder is created, whatever the umask; a later chmod would
+leave a moment in which others can open it.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from collections.abc import Iterable
 from pathlib import Path
 
 FOLDER_MODE = 0o700
-"""Of every folder that is made."""
+"""Mode of new folders."""
 FILE_MODE = 0o600
-"""Of every file that is written."""
+"""Mode of written files."""
 
 
 def private(path: str, flags: int) -> int:
-    """Open a file for its owner alone: an opener for `open`, as in ``open(path, "wb", opener=private)``.
+    """Open a private file: an opener for `open`, as in ``open(path, "wb", opener=private)``.
 
-    A regular file that is there already and that others may open is closed to them before anything is written.
+    The mode of an existing regular file that others may open is restricted before anything is written.
 
     Raises:
-        OSError: it cannot be opened, or is open to others and not ours to change.
+        OSError: it cannot be opened, or others may open it and its mode cannot be changed.
     """
     descriptor = os.open(path, flags, FILE_MODE)
     try:
@@ -39,11 +39,11 @@ def private(path: str, flags: int) -> int:
 
 
 def write_private(path: Path, data: bytes | str | Iterable[bytes | memoryview]) -> None:
-    """Write a whole file for its owner alone; what it held before is replaced.
+    """Write a whole private file, replacing earlier contents.
 
     Args:
         path: the file.
-        data: bytes, text (written as UTF-8), or parts that follow each other.
+        data: bytes, text (written as UTF-8), or consecutive parts.
 
     Raises:
         OSError: it cannot be written.
@@ -55,10 +55,10 @@ def write_private(path: Path, data: bytes | str | Iterable[bytes | memoryview]) 
 
 
 def replace_private(path: Path, data: bytes | memoryview) -> None:
-    """Write a whole file, for its owner alone, and flush it; a crash leaves the old one or the new one.
+    """Write and flush a whole private file; a crash leaves the old or the new one.
 
     Raises:
-        OSError: it cannot be written; the old one is as it was.
+        OSError: it cannot be written; the old one is unchanged.
     """
     descriptor, name = tempfile.mkstemp(prefix=f".new-{path.name}-", dir=path.parent)  # with FILE_MODE
     written = Path(name)
@@ -79,10 +79,10 @@ def replace_private(path: Path, data: bytes | memoryview) -> None:
 
 
 def make_private_folder(path: Path) -> None:
-    """Make a folder and the missing ones above it, all for their owner alone; one that is there stays as it is.
+    """Create a private folder and its missing parents; existing folders are not changed.
 
     Raises:
-        OSError: it cannot be made, or something else has its name.
+        OSError: it cannot be created, or its name is taken by something else.
     """
     for folder in (*reversed(path.parents), path):
         if not folder.is_dir():

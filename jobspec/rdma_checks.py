@@ -12,12 +12,12 @@ from p4src.constants import FLOOD_GROUP, MAX_RDMA_FLOWS
 Found = Iterator[tuple[str, str]]
 """(field path, message) pairs."""
 MAX_QUEUE_PAIRS = 2 * MAX_RDMA_FLOWS
-"""Queue pairs that a switch can hold, of IPv4 and IPv6 together."""
+"""Number of queue pairs that a switch supports, IPv4 and IPv6 together."""
 _Key = tuple[IPv4Address | IPv6Address, IPv4Address | IPv6Address, int]
 
 
 def queue_pairs(job: Job) -> Found:
-    """Yield what is wrong with the queue pairs of one job."""
+    """Yield the problems of one job's queue pairs."""
     owners = {address: host for host in job.hosts for _, address in host.addresses}
     shadows = {shadow.name for shadow in job.shadows}
     seen: dict[_Key, int] = {}
@@ -27,17 +27,17 @@ def queue_pairs(job: Job) -> Found:
         for s, name in enumerate(spec.shadows):
             if name not in shadows:
                 expected = ", ".join(sorted(shadows))
-                yield f"{field}.shadows[{s}]", f"no shadow is called {name!r}; expected one of {expected}"
+                yield f"{field}.shadows[{s}]", f"there is no shadow {name!r}; expected one of {expected}"
             elif name in spec.shadows[:s]:
-                yield f"{field}.shadows[{s}]", f"shadow {name} stands twice; expected once"
+                yield f"{field}.shadows[{s}]", f"shadow {name} is listed twice; expected once"
         first = seen.setdefault(_key(spec), i)
         if first != i:
-            yield f"{field}.queue_pair", f"{_text(spec)} is rdma[{first}] already; remove one of them"
+            yield f"{field}.queue_pair", f"{_text(spec)} is already rdma[{first}]; remove one of them"
     yield from _numbers(job, owners)
 
 
 def queue_pair_collisions(a: Job, b: Job) -> Found:
-    """Yield which queue pairs, or numbers of them, job `b` takes that job `a` has, with paths in `b`."""
+    """Yield the queue pairs, or their numbers, of job `b` that collide with job `a`, with paths in `b`."""
     theirs = {_key(spec) for spec in a.rdma}
     for i, spec in enumerate(b.rdma):
         if _key(spec) in theirs:
@@ -51,7 +51,7 @@ def queue_pair_collisions(a: Job, b: Job) -> Found:
 
 
 def too_many(counts: Counter[int]) -> str | None:
-    """Return the complaint about `counts` (IP version -> queue pairs on one switch), None when they fit."""
+    """Return the error for `counts` (IP version -> queue pairs on one switch), None if they fit."""
     for version, count in sorted(counts.items()):
         if count > MAX_RDMA_FLOWS:
             return f"{count} queue pairs over IPv{version} on one switch, which can replicate {MAX_RDMA_FLOWS}"
@@ -62,19 +62,22 @@ def _ends(spec: QueuePairSpec, field: str, owners: dict[IPv4Address | IPv6Addres
     for name, address in (("source", spec.source), ("target", spec.target)):
         if address not in owners:
             what = "ip" if address.version == 4 else "ipv6"
-            yield f"{field}.{name}", f"no host has the address {address}; add it as {what} of one under hosts"
+            yield f"{field}.{name}", f"no host has the address {address}; add it as {what} of a host"
     if spec.source.version != spec.target.version:
-        yield f"{field}.target", f"{spec.target} is not of the family of the source {spec.source}; expected the same"
+        yield (
+            f"{field}.target",
+            f"{spec.target} and the source {spec.source} are of different families; expected the same",
+        )
     elif spec.source == spec.target:
-        yield f"{field}.target", f"{spec.target} is the source too; expected another host's address"
+        yield f"{field}.target", f"{spec.target} is also the source; expected another host's address"
 
 
 def _numbers(job: Job, owners: dict[IPv4Address | IPv6Address, Host]) -> Found:
     last = job.first_queue_pair_id + len(job.rdma) - 1
     if job.rdma and last >= MAX_QUEUE_PAIRS:
         yield ("first_queue_pair_id",
-               f"queue pairs {job.first_queue_pair_id}..{last} go beyond {MAX_QUEUE_PAIRS - 1}, the most that a "
-               "switch holds")  # fmt: skip
+               f"queue pairs {job.first_queue_pair_id}..{last} exceed {MAX_QUEUE_PAIRS - 1}, the highest that a "
+               "switch supports")  # fmt: skip
     counts: dict[str | None, Counter[int]] = {}
     for spec in job.rdma:
         if spec.source in owners:

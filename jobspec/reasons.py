@@ -1,4 +1,4 @@
-"""Reasons for a gap between trained, replica and durable step: one enumeration, used everywhere (recovery contract)."""
+"""Reasons for a gap between trained, replica and durable step (recovery contract)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class GapReason(StrEnum):
     CORRUPT_FRAME = "corrupt_frame"
     """A frame's CRC or header does not match."""
     UNKNOWN_LAYOUT = "unknown_layout"
-    """The step uses a layout version that the shadow was not told."""
+    """The step uses a layout version that was not announced to the shadow."""
     SIDE_CHANNEL_MISSING = "side_channel_missing"
     """A rank's record of the step is missing."""
     UNDECLARED_STATE = "undeclared_state"
@@ -21,12 +21,12 @@ class GapReason(StrEnum):
     DIGEST_MISMATCH = "digest_mismatch"
     """The shadow's parameters differ from the ranks'."""
     FLOW_RESET = "flow_reset"
-    """A flow's connection was made anew before the step was complete."""
+    """A flow's connection was re-established before the step was complete."""
     UNKNOWN_ISN = "unknown_isn"
     """The switch did not know the connection's initial sequence number."""
     OVERLOAD = "overload"
     """The shadow could not keep up and its buffers were full."""
     RESYNC_PENDING = "resync_pending"
-    """An earlier step was lost; a snapshot is needed to go on."""
+    """An earlier step was lost; the trainer's state is needed to continue."""
     STORAGE_ERROR = "storage_error"
     """The recovery point could not be written."""

@@ -3,8 +3,8 @@
 A published recovery point is a directory with ``state.safetensors`` (tensors by name) and ``manifest.json``, written
 last: a directory without a manifest is not a recovery point. Tensor names: ``param/<parameter>`` (trained parameters),
 ``optim/<parameter>/<key>``, ``state/<object>`` (constants, e.g. ``state/model.0.weight`` of a frozen parameter) and
-``rank/<rank>/<object>`` (objects that each rank has its own of: buffers such as ``model.1.running_mean``, and raw ones
-such as ``rng.torch``, as uint8). Nothing is ever unpickled. Format: safetensors (JSON header, little-endian data).
+``rank/<rank>/<object>`` (objects per rank: buffers such as ``model.1.running_mean``, and raw ones such as
+``rng.torch``, as uint8). Nothing is ever unpickled. Format: safetensors (JSON header, little-endian data).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from jobspec.state import Origin as Origin
 from jobspec.tensor_file import tensor_parts
 
 Confirmed = Literal["parameters", "optimizer"]
-"""A part of a state that the ranks send digests of."""
+"""A part of a state for which the ranks send digests."""
 SCHEMA = 2
-"""Version of the manifest that is written: it ends with a checksum (`jobspec.checked_json`)."""
+"""Version of written manifests: they end with a checksum (`jobspec.checked_json`)."""
 UNCHECKED_SCHEMA = 1
-"""The version before, which is read too: it has no checksum, so that damage to it need not be noticed."""
+"""The previous version, which is read too: without a checksum, so damage to it may go undetected."""
 STATE_FILE = "state.safetensors"
 MANIFEST_FILE = "manifest.json"
 
@@ -38,10 +38,10 @@ _NUMBER = Field(ge=0, lt=1 << 63)
 
 
 class RecoveryPointError(ValueError):
-    """A recovery point that cannot be read; `path` says where, the message why."""
+    """A recovery point cannot be read; `path` says where, the message why."""
 
     def __init__(self, path: Path | None, message: str) -> None:
-        """Keep the place and the message."""
+        """Keep path and message."""
         self.path = path
         super().__init__(f"{path}: {message}" if path else message)
 
@@ -57,11 +57,11 @@ class StateEntry(_Model):
     name: str
     """Tensor or object name."""
     origin: Origin
-    """Where it comes from."""
+    """Its origin."""
     step: Annotated[int, _NUMBER]
     """Step that it is valid for; the same for all objects."""
     rank: int | None = None
-    """Rank that it belongs to, None for what all ranks share."""
+    """Its rank, None for objects that all ranks share."""
 
 
 class OptimizerGroup(_Model):
@@ -70,11 +70,11 @@ class OptimizerGroup(_Model):
     params: list[str]
     """Parameter names in the group's order."""
     options: dict[str, Any]
-    """All keys of the group but ``params``."""
+    """All keys of the group except ``params``."""
 
 
 class OptimizerState(_Model):
-    """Which optimizer, with which groups."""
+    """The optimizer and its groups."""
 
     name: str
     """Class of ``torch.optim``."""
@@ -83,21 +83,21 @@ class OptimizerState(_Model):
 
 
 class RankRecord(_Model):
-    """What one rank told of the step."""
+    """The step's record of one rank."""
 
     rank: Annotated[int, _NUMBER]
     """The rank."""
     loss: float
     """Mean loss of its share of the batch."""
     objects: dict[str, Any]
-    """Its JSON objects by name (raw ones are tensors of the state file)."""
+    """Its JSON objects by name (raw ones are tensors in the state file)."""
 
 
 class Manifest(_Model):
     """Contents of ``manifest.json``."""
 
     schema_version: int = SCHEMA
-    """Version of this format; what is written has the newest."""
+    """Version of this format; written manifests have the newest."""
     job: str
     """Job name."""
     group: str
@@ -113,11 +113,11 @@ class Manifest(_Model):
     optimizer: OptimizerState
     """The optimizer."""
     records: list[RankRecord]
-    """One a rank, in rank order."""
+    """One per rank, in rank order."""
     objects: list[StateEntry]
-    """Every object with origin and step."""
+    """All objects with origin and step."""
     confirmed: list[Confirmed] = []
-    """Parts of the replayed state that the ranks' digests of this step agreed with: "parameters", "optimizer"."""
+    """Parts of the replayed state that the ranks' digests of this step confirmed: "parameters", "optimizer"."""
     state_bytes: Annotated[int, _NUMBER]
     """Length of the state file."""
     state_sha256: str
@@ -129,7 +129,7 @@ class RecoveryPoint:
     """A recovery point in memory."""
 
     manifest: Manifest
-    """What it is."""
+    """Its description."""
     tensors: dict[str, torch.Tensor]
     """Every tensor by name, on the CPU."""
 
@@ -147,7 +147,7 @@ def state_parts(tensors: dict[str, torch.Tensor]) -> list[memoryview]:
     """Return `tensors` as parts of a safetensors file that share their memory (`jobspec.tensor_file`).
 
     Raises:
-        RecoveryPointError: an element type or a memory layout that the format does not have.
+        RecoveryPointError: an element type or memory layout that the format does not support.
     """
     try:
         return tensor_parts(tensors)
@@ -189,7 +189,7 @@ def read_recovery_point(directory: Path) -> RecoveryPoint:
 
 
 def decode_recovery_point(manifest_json: str, state: bytes, path: Path | None = None) -> RecoveryPoint:
-    """Build a recovery point from its manifest and the bytes of its state file, checking one against the other.
+    """Build a recovery point from its manifest and state file, and check that they match.
 
     Raises:
         RecoveryPointError: see `read_recovery_point`.
@@ -198,10 +198,10 @@ def decode_recovery_point(manifest_json: str, state: bytes, path: Path | None = 
 
 
 def manifest_text(manifest: Manifest, indent: int | None = None) -> str:
-    """Return a manifest as it is written, with its checksum.
+    """Return a manifest in written form, with its checksum.
 
     Raises:
-        RecoveryPointError: it is larger than a reader takes.
+        RecoveryPointError: it is larger than readers accept.
     """
     text = manifest.model_copy(update={"schema_version": SCHEMA}).model_dump_json(indent=indent)
     try:
@@ -211,7 +211,7 @@ def manifest_text(manifest: Manifest, indent: int | None = None) -> str:
 
 
 def decode_manifest(text: str, path: Path | None = None) -> Manifest:
-    """Read what `manifest_text` wrote, or a manifest of the version before.
+    """Read a manifest from `manifest_text`, or one of the previous version.
 
     Raises:
         RecoveryPointError: it is damaged, too large, or does not fit the format.
@@ -227,7 +227,7 @@ def decode_manifest(text: str, path: Path | None = None) -> Manifest:
     except ValueError as error:
         raise RecoveryPointError(path, f"the manifest {error}") from error
     if manifest.schema_version not in (SCHEMA, UNCHECKED_SCHEMA):
-        message = f"schema {manifest.schema_version}, this program reads {UNCHECKED_SCHEMA} and {SCHEMA}"
+        message = f"schema {manifest.schema_version}, but this program reads {UNCHECKED_SCHEMA} and {SCHEMA}"
         raise RecoveryPointError(path, message)
     if checked != (manifest.schema_version == SCHEMA):
         raise RecoveryPointError(path, f"the manifest is damaged: schema {manifest.schema_version} ends differently")
@@ -235,10 +235,10 @@ def decode_manifest(text: str, path: Path | None = None) -> Manifest:
 
 
 def join_state(manifest: Manifest, state: bytes, path: Path | None = None) -> RecoveryPoint:
-    """Build a recovery point from its manifest and the bytes of its state file, checking one against the other.
+    """Build a recovery point from its manifest and state file, and check that they match.
 
     Raises:
-        RecoveryPointError: they do not belong together, or the state is no safetensors file.
+        RecoveryPointError: they do not match, or the state is not a safetensors file.
     """
     if len(state) != manifest.state_bytes or hashlib.sha256(state).hexdigest() != manifest.state_sha256:
         raise RecoveryPointError(path, "the state file is damaged: length or SHA-256 differ from the manifest")

@@ -1,7 +1,6 @@
-"""Reading a file that somebody else may have put there: nothing but a regular file is opened, and no more is read
-than it can hold.
+"""Safe reading of untrusted paths: only regular files are opened, and only up to a size limit.
 
-A FIFO would make the reader wait for ever, a device or a sparse file would fill its memory, and a link leads anywhere.
+A FIFO would make the reader wait forever, a device or a sparse file would fill its memory, and a link leads anywhere.
 """
 
 from __future__ import annotations
@@ -23,19 +22,19 @@ _KINDS = {
 
 
 class UnreadableFile(OSError):
-    """What has the name is not a regular file, or is larger than it can be; the message says which."""
+    """A path is not a regular file, or is too large; the message says which."""
 
 
 def read_regular(path: Path, limit: int) -> bytes:
     """Return the contents of a regular file of at most `limit` bytes; links are not followed.
 
     Raises:
-        FileNotFoundError: nothing has this name.
-        UnreadableFile: see there; it was not opened.
+        FileNotFoundError: it does not exist.
+        UnreadableFile: it is not a regular file or too large; it was not opened.
         OSError: it cannot be read.
     """
     _check(os.lstat(path), limit)
-    # What has the name may be another file by now: not waited for, and looked at again.
+    # The path may be another file by now, so open without waiting and check again.
     descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     with os.fdopen(descriptor, "rb") as file:
         status = os.fstat(descriptor)
@@ -43,7 +42,7 @@ def read_regular(path: Path, limit: int) -> bytes:
         try:
             return file.read(status.st_size)
         except MemoryError:
-            raise UnreadableFile(f"has {status.st_size} bytes, for which there is no memory") from None
+            raise UnreadableFile(f"has {status.st_size} bytes, for which there is not enough memory") from None
 
 
 def _check(status: os.stat_result, limit: int) -> None:
@@ -51,18 +50,18 @@ def _check(status: os.stat_result, limit: int) -> None:
         kind = _KINDS.get(stat.S_IFMT(status.st_mode), "something else")
         raise UnreadableFile(f"is {kind}, expected a regular file")
     if status.st_size > _MEMORY:
-        raise UnreadableFile(f"has {status.st_size} bytes, this machine's memory {_MEMORY}")
+        raise UnreadableFile(f"has {status.st_size} bytes, more than this machine's memory of {_MEMORY}")
     if status.st_size > limit:
-        raise UnreadableFile(f"has {status.st_size} bytes, it can have at most {limit}")
+        raise UnreadableFile(f"has {status.st_size} bytes, expected at most {limit}")
 
 
 def regular(path: str, flags: int) -> int:
     """Open a regular file: an opener for `open`, as in ``open(path, "rb", opener=regular)``.
 
     Raises:
-        OSError: it cannot be opened, or is no regular file; `strerror` says which.
+        OSError: it cannot be opened, or is not a regular file; `strerror` says which.
     """
-    # Without O_NONBLOCK, opening a named pipe waits until somebody writes to it.
+    # Without O_NONBLOCK, opening a named pipe waits for a writer.
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
     kind = stat.S_IFMT(os.fstat(descriptor).st_mode)
     if kind not in (stat.S_IFREG, stat.S_IFDIR):  # `open` itself refuses directories
@@ -72,10 +71,10 @@ def regular(path: str, flags: int) -> int:
 
 
 def read_bounded(path: Path, most: int) -> bytes:
-    """Return what a regular file, which links may lead to, holds; `most` is the largest number of bytes it may have.
+    """Return the contents of a regular file of at most `most` bytes; links are followed.
 
     Raises:
-        OSError: it cannot be read, is no regular file, or is larger; `strerror` says which.
+        OSError: it cannot be read, is not a regular file, or is larger; `strerror` says which.
     """
     with open(path, "rb", opener=regular) as file:
         data = file.read(most + 1)

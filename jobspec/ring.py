@@ -1,4 +1,4 @@
-"""The ring all-reduce as arithmetic: who sends which chunk when, and which elements a chunk holds.
+"""The ring all-reduce as arithmetic: which rank sends which chunk at which hop, and the elements of a chunk.
 
 Ring of ranks 0..N-1, each sending to its successor (r + 1) mod N. Reduce-scatter hop s = 0..N-2: rank r sends chunk
 (r - s) mod N. After it rank r owns the reduced chunk (r + 1) mod N. All-gather hop h = 0..N-2: rank r sends chunk
@@ -43,9 +43,9 @@ def sender_of(phase: Phase, chunk: int, hop: int, ring_size: int) -> int:
 
 
 def split(start: int, stop: int, parts: int, index: int) -> tuple[int, int]:
-    """Return the half-open range of part `index` when [start, stop) is cut in `parts` parts.
+    """Return the half-open range of part `index` of [start, stop) cut into `parts` parts.
 
-    Parts differ by at most one element, none is skipped; a part is empty where there are fewer elements than parts.
+    Sizes of parts differ by at most one element; some parts are empty if there are fewer elements than parts.
     """
     size = stop - start
     return start + index * size // parts, start + (index + 1) * size // parts
@@ -54,7 +54,7 @@ def split(start: int, stop: int, parts: int, index: int) -> tuple[int, int]:
 def chunk_range(elements: int, channels: int, channel: int, ring_size: int, chunk: int) -> tuple[int, int]:
     """Return the half-open element range of `chunk` on `channel` of a bucket of `elements`.
 
-    The bucket is first cut into one contiguous part a channel, each part into one chunk a rank.
+    The bucket is first cut into one contiguous part per channel, and each part into one chunk per rank.
     """
     first, last = split(0, elements, channels, channel)
     return split(first, last, ring_size, chunk)

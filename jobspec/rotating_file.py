@@ -1,4 +1,4 @@
-"""Files that are only appended to, and do not grow without end."""
+"""Append-only files of limited size."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from jobspec.private_files import make_private_folder, private
 
 @dataclass(frozen=True)
 class LogLimits:
-    """How large a log becomes, and how many older files are kept beside it."""
+    """Maximum size of a log, and number of older files kept beside it."""
 
     nbytes: int = 256 << 20
-    """Bytes from which on a new file is begun."""
+    """Size in bytes at which a new file is started."""
     files: int = 4
-    """Older files that are kept: NAME.1, the newest of them, to NAME.<files>."""
+    """Number of older files: NAME.1 (the newest) to NAME.<files>."""
 
     def __post_init__(self) -> None:
         """Check the ranges.
@@ -33,7 +33,7 @@ class LogLimits:
 
 
 def older_files(path: Path) -> list[Path]:
-    """Return what a log at `path` was renamed to, the oldest first, and then `path`; those that are there."""
+    """Return the existing files of a log at `path`, oldest first."""
     numbered = [
         (int(found.name.removeprefix(f"{path.name}.")), found)
         for found in path.parent.glob("*")
@@ -43,13 +43,13 @@ def older_files(path: Path) -> list[Path]:
 
 
 class RotatingFile:
-    """A private file, opened for appending. Several processes may append to it, each by one call of the kernel a time.
+    """A private file, opened for appending. Several processes may append to it, each with one system call at a time.
 
-    Every method raises `OSError` when the file, or one beside it, cannot be written.
+    Every method raises `OSError` if the file, or an older one beside it, cannot be written.
     """
 
     def __init__(self, path: Path, limits: LogLimits) -> None:
-        """Open `path`; it and its folder are made where they are missing."""
+        """Open `path`; it and its folder are created if missing."""
         make_private_folder(path.parent)
         self.path = path
         """The file."""
@@ -57,27 +57,27 @@ class RotatingFile:
         self._descriptor = self._open()
 
     def _open(self) -> int:
-        # A FIFO without a reader is an error, not something to wait for.
+        # A FIFO without a reader is an error; do not wait for one.
         return private(str(self.path), os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK)
 
     @property
     def size(self) -> int:
-        """Bytes in it; 0 of what is no regular file."""
+        """Size in bytes; 0 if it is not a regular file."""
         found = os.fstat(self._descriptor)
         return found.st_size if stat.S_ISREG(found.st_mode) else 0
 
     def make_room(self, nbytes: int) -> bool:
-        """Begin a new file where the present one would grow beyond the limit by `nbytes`; tell whether it did."""
+        """Start a new file if `nbytes` more would exceed the limit; return whether it did."""
         if not self.size or self.size + nbytes <= self._limits.nbytes:
             return False
         self.rotate()
         return True
 
     def rotate(self) -> None:
-        """Rename the file, and the older ones, and begin a new one."""
+        """Rename the file and the older ones, and start a new one."""
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
         try:
-            # Another process may have done it meanwhile.
+            # Another process may have rotated it meanwhile.
             if os.path.samestat(os.fstat(self._descriptor), self.path.stat()):
                 for number in range(self._limits.files, 0, -1):
                     older = self._older(number - 1)
@@ -93,13 +93,13 @@ class RotatingFile:
         return self.path.with_name(f"{self.path.name}.{number}") if number else self.path
 
     def write(self, data: bytes) -> None:
-        """Append `data`; where only a part of it could be written that part stays."""
+        """Append `data`; if only a part of it can be written, that part stays."""
         written = os.write(self._descriptor, data)
         if written < len(data):
-            raise OSError(f"{written} of {len(data)} bytes could be written")
+            raise OSError(f"only {written} of {len(data)} bytes were written")
 
     def cut(self, size: int) -> None:
-        """Take away what lies beyond `size` bytes."""
+        """Truncate it to `size` bytes."""
         os.ftruncate(self._descriptor, size)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Stream positions of a flow: "what are stream bytes [a, b)?" and back, as pure arithmetic.
+"""Stream positions of a flow: from stream bytes [a, b) to frames and back, as pure arithmetic.
 
 A flow carries, for each step from `first_step` on, for each bucket in order, for each phase and hop, the frames of one
 chunk. A position identifies a byte, so placing by position survives loss, reordering, duplication and retransmission.
@@ -22,7 +22,7 @@ DEFAULT_FRAME_PAYLOAD = 64 * 1024
 
 @dataclass(frozen=True)
 class FlowShape:
-    """What the arithmetic needs to know of a flow besides the layout."""
+    """Parameters of a flow that the arithmetic needs besides the layout."""
 
     ring_size: int
     """Number of ranks N, at least 2."""
@@ -33,9 +33,9 @@ class FlowShape:
     channel: int = 0
     """This flow's channel."""
     header_bytes: int = HEADER_BYTES
-    """64 for framed streams, 0 for header-less ones."""
+    """64 for framed streams, 0 for streams without headers."""
     frame_payload: int = DEFAULT_FRAME_PAYLOAD
-    """Largest payload of one frame in bytes; a longer chunk travels as several frames."""
+    """Largest payload of one frame in bytes; longer chunks are sent as several frames."""
 
     def __post_init__(self) -> None:
         """Check the ranges.
@@ -60,7 +60,7 @@ class FrameSlot:
     """A frame within the stream of one step; positions are relative to the step's first byte."""
 
     index: int
-    """Position of the frame among the step's frames."""
+    """Index of the frame among the step's frames."""
     start: int
     """First byte (of the header) relative to the step's start."""
     header_bytes: int
@@ -150,16 +150,16 @@ def step_plan(shape: FlowShape, layout: Layout) -> StepPlan:
 
 @dataclass(frozen=True)
 class Piece:
-    """A run of stream bytes that lies within one frame: [start, end) relative to the frame's first byte."""
+    """A range of stream bytes within one frame: [start, end) relative to the frame's first byte."""
 
     step: int
     """Training step."""
     frame: FrameSlot
     """The frame."""
     start: int
-    """First byte, relative to the frame (header included)."""
+    """First byte, relative to the frame's start (its header)."""
     end: int
-    """One past the last byte, relative to the frame."""
+    """One past the last byte, relative to the frame's start."""
 
 
 @dataclass(frozen=True)
@@ -170,18 +170,18 @@ class _Era:
 
 
 class FlowSchedule:
-    """Positions of one incarnation (connection) of a flow, over all its steps and layouts."""
+    """Positions of one connection of a flow, over all its steps and layouts."""
 
     def __init__(self, shape: FlowShape, layouts: Sequence[tuple[int, Layout]], first_step: int = 1) -> None:
         """Build the schedule.
 
         Args:
             shape: the flow.
-            layouts: (first step, layout) in rising order; the first pair's step is at most `first_step`.
+            layouts: (first step, layout) in ascending order; the first pair's step is at most `first_step`.
             first_step: step that begins at position 0.
 
         Raises:
-            ValueError: no layout is in force at `first_step`, or steps do not rise.
+            ValueError: no layout is in force at `first_step`, or steps are not ascending.
         """
         self.shape = shape
         self.first_step = first_step
@@ -192,10 +192,10 @@ class FlowSchedule:
             raise ValueError(f"no layout is in force at step {first_step}")
 
     def add_layout(self, since: int, layout: Layout) -> None:
-        """Let `layout` be in force from step `since` on (earlier steps keep theirs).
+        """Use `layout` from step `since` on (earlier steps keep theirs).
 
         Raises:
-            ValueError: `since` does not come after the last layout's first step, or the first layout begins too late.
+            ValueError: `since` is not after the last layout's first step, or the first layout begins too late.
         """
         plan = step_plan(self.shape, layout)
         if not self._eras:
@@ -222,7 +222,7 @@ class FlowSchedule:
         return era.base + (step - era.first_step) * era.plan.length
 
     def locate(self, start: int, end: int) -> Iterator[Piece]:
-        """Yield what stream bytes [start, end) are, in order, one piece a frame.
+        """Yield the pieces of stream bytes [start, end), in order, one piece per frame.
 
         Raises:
             ValueError: a negative or reversed range, or a layout without bytes for this flow.

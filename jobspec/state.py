@@ -1,4 +1,4 @@
-"""Which objects make up a framework checkpoint, and where the shadow has each from (recovery contract, state classes).
+"""The objects of a framework checkpoint and their origins (recovery contract, state objects).
 
 A trainer names its objects by section and key: ``model.0.weight`` (model.state_dict(), buffers included),
 ``optimizer.0.weight.exp_avg`` (state of a parameter), ``param_groups.0.lr`` (options of a parameter group),
@@ -23,11 +23,11 @@ from jobspec.fields import Strict
 from jobspec.sidechannel.side_channel_pb2 import StateObjectInfo
 
 SHARED_PREFIX = "state/"
-"""Tensors of a recovery point that all ranks share and the replay does not advance: ``state/<object>``."""
+"""Tensors of a recovery point that all ranks share and that the replay does not advance: ``state/<object>``."""
 
 
 class Origin(StrEnum):
-    """Where a state object comes from (recovery contract, state classes)."""
+    """Where a state object comes from (recovery contract, state objects)."""
 
     REPLAY = "replay"
     """Advanced by the shadow from gradients: trained parameters and optimizer state."""
@@ -40,12 +40,12 @@ class Origin(StrEnum):
 
 
 class StateRule(Strict):
-    """Where the objects of one name or pattern come from."""
+    """Origin of the objects of one name or pattern."""
 
     origin: Origin
     """The origin."""
     every: int = Field(default=1, ge=1)
-    """For `Origin.SNAPSHOT`: captured at steps that this number divides."""
+    """For `Origin.SNAPSHOT`: sent at steps that are multiples of this number."""
 
 
 def _written_short(value: Any) -> Any:
@@ -70,7 +70,7 @@ DEFAULT_STATE: Mapping[str, str] = {
     "data.*": "side_channel",
     "trainer.*": "side_channel",
 }
-"""What a job without a section ``state`` declares: all that the testbed's workload has, but no frozen parameters."""
+"""Rules of a job without a section ``state``: everything in the testbed's workload except frozen parameters."""
 
 
 def default_state() -> dict[str, StateRule]:
@@ -80,10 +80,10 @@ def default_state() -> dict[str, StateRule]:
 
 @dataclass(frozen=True)
 class Declared:
-    """What a job says of an object."""
+    """The declaration of an object."""
 
     pattern: str
-    """The line that applies."""
+    """Name or pattern of the rule that applies."""
     rule: StateRule
     """Its rule."""
 
@@ -93,7 +93,7 @@ class Declared:
         return self.rule.origin
 
     def due(self, step: int) -> bool:
-        """Tell whether a rank's record of `step` carries the object's value."""
+        """Return whether a rank's record of `step` carries the object's value."""
         if self.origin is Origin.SNAPSHOT:
             return step % self.rule.every == 0
         return self.origin is Origin.SIDE_CHANNEL
@@ -101,7 +101,7 @@ class Declared:
 
 @dataclass(frozen=True)
 class StateManifest:
-    """The declarations of a job. Of several lines that fit a name the most specific applies.
+    """The declarations of a job. If several rules match a name, the most specific applies.
 
     That is the name itself, else the pattern with the most characters besides wildcards, else the later one.
     """
@@ -121,11 +121,11 @@ class StateManifest:
         return {}
 
     def find(self, name: str) -> Declared | None:
-        """Return what the job says of the object `name`, None where it says nothing."""
+        """Return the declaration of the object `name`, None if no rule matches."""
         if name in self.rules:
             return Declared(name, self.rules[name])
         if name not in self._found:
-            # Names come from trainers: what is remembered of them is bounded.
+            # Names come from trainers, so the cache is bounded.
             if len(self._found) >= 1 << 16:
                 self._found.clear()
             fits = (declared for pattern, declared in self._patterns if pattern.match(name))
@@ -134,19 +134,19 @@ class StateManifest:
 
     @property
     def exact_names(self) -> tuple[str, ...]:
-        """Objects that are declared by name: a trainer has to have them."""
+        """Objects that are declared by name: a trainer must have them."""
         return tuple(name for name in self.rules if "*" not in name and "?" not in name)
 
 
 def _expression(pattern: str) -> str:
-    # Brackets are characters like others: names such as "layers[0]" are usual, character classes are not.
+    # Brackets are ordinary characters: names such as "layers[0]" are common; character classes are not supported.
     return translate(pattern.replace("[", "[[]"))
 
 
 def inventory_digest(objects: Iterable[StateObjectInfo]) -> bytes:
-    """Return the SHA-256 over names, kinds, shapes and types of `objects`, which are in the order of their names.
+    """Return the SHA-256 over names, kinds, shapes and types of `objects`, which are sorted by name.
 
-    Values have no part in it: it changes only when an object comes, goes or takes another form.
+    Values are not included: it changes only if an object appears, disappears, or changes kind, shape or type.
     """
     digest = hashlib.sha256()
     for item in objects:
@@ -157,7 +157,7 @@ def inventory_digest(objects: Iterable[StateObjectInfo]) -> bytes:
 
 
 def members_text(optimizer: str, params: Iterable[str]) -> str:
-    """Return what an inventory says of the members of a parameter group: ``<class>:<digest of the names>``."""
+    """Return the inventory's entry for the members of a parameter group: ``<class>:<digest of the names>``."""
     names = "\0".join(params)
     return f"{optimizer}:{hashlib.sha256(names.encode()).hexdigest()[:32]}"
 

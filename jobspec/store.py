@@ -13,32 +13,32 @@ MAX_EVERY = 10_000
 
 
 class Fsync(StrEnum):
-    """What is flushed to storage before it counts as durable."""
+    """What is flushed to storage before a step counts as durable."""
 
     ALWAYS = "always"
     """Everything: a durable step survives a power cut."""
     BASE = "base"
-    """Bases only: a durable step survives the end of the process, a power cut may cost those after the base."""
+    """Bases only: a durable step survives the end of the process; a power cut may lose those after the base."""
     NEVER = "never"
-    """Nothing: a durable step survives the end of the process. Checksums tell what a power cut has damaged."""
+    """Nothing: a durable step survives the end of the process. Checksums show what a power cut has damaged."""
 
 
 class Retention(Strict):
-    """What is kept; with both rules, what either of them wants. Nothing said: everything."""
+    """What is kept: with both rules, whatever either wants; with neither, everything."""
 
     steps: int | None = Field(default=None, ge=1)
-    """Newest steps of a group that stay recoverable, at least so many."""
+    """Minimum number of newest steps of a group that stay recoverable."""
     bases: int | None = Field(default=None, ge=1)
-    """Newest base snapshots of a group that are kept, with the gradients since the oldest of them."""
+    """Number of newest bases of a group that are kept, with the gradients since the oldest of them."""
 
 
 class StoreSpec(Strict):
-    """How recovery points are stored: base snapshots, and a log of the reduced gradients between them."""
+    """How recovery points are stored: bases, and a log of the reduced gradients between them."""
 
     every: int = Field(default=1, ge=1, le=MAX_EVERY)
-    """Steps that become durable together: 1 flushes each step by itself."""
+    """Steps that become durable together; 1 flushes each step."""
     base_every: int = Field(default=50, ge=1)
-    """Steps from one base snapshot to the next; 1 stores each step as a whole snapshot, without gradients."""
+    """Steps from one base to the next; 1 stores each step as a base, without gradients."""
     fsync: Fsync = Fsync.ALWAYS
     """What is flushed."""
     retention: Retention = Field(default_factory=Retention)

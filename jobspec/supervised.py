@@ -1,4 +1,4 @@
-"""A thread whose end is seen: whatever its body raises is kept, printed, and told to whoever has to know."""
+"""A thread whose failure is noticed: any exception of its body is kept, printed and reported to a callback."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import threading
 import traceback
 from collections.abc import Callable
 
-Told = Callable[[str, str], None]
-"""Called, in the thread that ends, with its name and what ended it."""
+OnDeath = Callable[[str, str], None]
+"""Called in the failed thread with its name and the error."""
 
 
 class SupervisedThread:
     """A daemon thread that runs `body` once.
 
     Attributes:
-        name: what it does, in a word or two.
-        trouble: what ended it, None while it runs and when its body returned.
+        name: its task, in a word or two.
+        trouble: the error that ended it; None while it runs or if its body returned.
     """
 
-    def __init__(self, name: str, body: Callable[[], None], on_death: Told | None = None) -> None:
-        """Prepare the thread; `on_death` is called when `body` raises anything at all, after it was printed."""
+    def __init__(self, name: str, body: Callable[[], None], on_death: OnDeath | None = None) -> None:
+        """Prepare the thread; `on_death` is called after an exception of `body` was printed."""
         self.name = name
         self.trouble: str | None = None
         self._body = body
@@ -34,25 +34,25 @@ class SupervisedThread:
 
     @property
     def started(self) -> bool:
-        """Whether it was ever started."""
+        """Whether it was started."""
         return self._thread.ident is not None
 
     @property
     def alive(self) -> bool:
-        """Whether the body runs."""
+        """Whether the body is running."""
         return self._thread.is_alive()
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until the body is over, at most `timeout` seconds; returns at once where it was never started."""
+        """Wait up to `timeout` seconds for the end of the body; return at once if it was never started."""
         if self.started:
             self._thread.join(timeout)
 
     def _run(self) -> None:
         try:
             self._body()
-        except BaseException as error:  # MemoryError and SystemExit end a thread, too
+        except BaseException as error:  # including MemoryError and SystemExit
             self.trouble = f"ended by {type(error).__name__}: {error}"
-            with contextlib.suppress(Exception):  # there may be no memory to print it with
+            with contextlib.suppress(Exception):  # printing may fail for lack of memory
                 print(f"thread {self.name} {self.trouble}", file=sys.stderr, flush=True)
                 traceback.print_exception(error)
             if self._on_death is not None:

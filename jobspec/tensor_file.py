@@ -2,7 +2,7 @@
 
 An 8-byte little-endian length, a JSON header padded with spaces to a multiple of 8, then the tensors' bytes in the
 order of the header: by element type (the widest first), then by name. The library writes the same bytes, but only as
-one block of memory or straight into a file, so that they could not be hashed and written at the same time.
+one block of memory or directly into a file, so they could not be hashed and written in parallel.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ _ALIGNMENT = 8
 
 
 def tensor_parts(tensors: Mapping[str, torch.Tensor]) -> list[memoryview]:
-    """Return the file that holds `tensors` (on the CPU) as parts, in order, that share the tensors' memory.
+    """Return the file for `tensors` (on the CPU) as consecutive parts that share the tensors' memory.
 
     Raises:
-        ValueError: an element type or a memory layout that the format does not have.
+        ValueError: an element type or memory layout that the format does not support.
     """
     header: dict[str, object] = {}
     parts: list[memoryview] = []
     end = 0
     for name, tensor in sorted(tensors.items(), key=lambda item: (_ORDER.get(item[1].dtype, -1), item[0])):
         if tensor.dtype not in _NAMES or tensor.layout is not torch.strided:
-            raise ValueError(f"tensor {name!r} is {tensor.dtype} {tensor.layout}, which safetensors does not have")
+            raise ValueError(f"tensor {name!r} is {tensor.dtype} {tensor.layout}, which safetensors does not support")
         data = bytes_of(tensor.contiguous())
         start, end = end, end + len(data)
         header[name] = {"dtype": _NAMES[tensor.dtype], "shape": list(tensor.shape), "data_offsets": [start, end]}

@@ -7,7 +7,7 @@ import torch
 from jobspec.dtypes import DType
 
 TORCH_DTYPES: dict[DType, torch.dtype] = {dtype: getattr(torch, dtype.label) for dtype in DType}
-"""The torch type of each element type that can travel."""
+"""The torch type of each supported element type."""
 
 
 def bytes_of(tensor: torch.Tensor) -> memoryview:

@@ -1,4 +1,4 @@
-"""``trainer.yaml``: what a training script does with a gradient, and what the wire does not tell of its model."""
+"""``trainer.yaml``: what a training script does with gradients, and facts about its model that are not on the wire."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ DTypeName = Literal["float32", "float64", "float16", "bfloat16"]
 
 
 def _plain(value: dict[str, Any]) -> dict[str, Any]:
-    """Return options with lists as tuples, as torch.optim has ``betas``; ValueError for what no option can be."""
+    """Return options with lists as tuples, like ``betas`` in torch.optim; ValueError for unsupported values."""
     found: dict[str, Any] = {}
     for key, item in value.items():
         items = item if isinstance(item, list) else [item]
         if not all(isinstance(one, int | float | str | None) for one in items):
-            raise ValueError(f"expected numbers, truth values, text or lists of them; {key!r} is something else")
+            raise ValueError(f"expected numbers, booleans, text or lists of them; {key!r} is something else")
         found[key] = tuple(item) if isinstance(item, list) else item
     return found
 
@@ -49,9 +49,9 @@ class Trainer(Strict):
     clip_norm: Annotated[float, Field(gt=0)] | None = None
     """Norm that ``clip_grad_norm_`` clips all gradients to before the optimizer step."""
     parameters: list[Annotated[str, Field(min_length=1)]] | None = None
-    """Names, in ``model.parameters()`` order without frozen ones; ``parameter-0`` and so on where there are none."""
+    """Names, in ``model.parameters()`` order without frozen ones; by default ``parameter-0`` and so on."""
     dtypes: DTypeName | list[DTypeName] | None = None
-    """Element type of all parameters, or of each in the same order."""
+    """Element type of all parameters, or a list with one per parameter."""
 
     @field_validator("parameters")
     @classmethod
@@ -62,7 +62,7 @@ class Trainer(Strict):
         return value
 
     def kinds(self, count: int) -> tuple[str, ...] | None:
-        """Return the declared element type of each of `count` parameters, None where none are."""
+        """Return the declared element type of each of `count` parameters, None if none are declared."""
         if isinstance(self.dtypes, str):
             return (self.dtypes,) * count
         return None if self.dtypes is None else tuple(self.dtypes)
@@ -74,7 +74,7 @@ class Trainer(Strict):
 
 @dataclass(frozen=True)
 class TrainerFile:
-    """A `Trainer` and where its fields stand."""
+    """A `Trainer` and the lines of its fields."""
 
     trainer: Trainer
     """What is declared."""
@@ -84,16 +84,16 @@ class TrainerFile:
     """1-based line of each field."""
 
     def error(self, path: Sequence[str | int], message: str) -> JobError:
-        """Return the error for a field that turned out to be wrong."""
+        """Return the error for a field that turned out to be invalid."""
         line = self.lines.get(tuple(path)) or self.lines.get(tuple(path[:1])) or self.lines.get(())
         return JobError([Problem(".".join(map(str, path)), message, self.file, line)])
 
 
 def parse_trainer(text: str, file: str = "trainer.yaml") -> TrainerFile:
-    """Validate the text of a ``trainer.yaml``; `file` is the name that errors carry.
+    """Validate the text of a ``trainer.yaml``; `file` is its name in errors.
 
     Raises:
-        JobError: not YAML, or not sound; lists every problem.
+        JobError: not YAML, or invalid; lists every problem.
     """
     trainer, lines = parse_model(text, file, Trainer, "trainer.yaml", "optimizer, scheduler, parameters, ...")
     return TrainerFile(trainer, file, lines)
@@ -103,6 +103,6 @@ def load_trainer(path: Path) -> TrainerFile:
     """Read and validate a ``trainer.yaml``.
 
     Raises:
-        JobError: it cannot be read or is not sound; lists every problem.
+        JobError: it cannot be read or is invalid; lists every problem.
     """
     return parse_trainer(read_text(path), str(path))

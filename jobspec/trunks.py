@@ -14,7 +14,7 @@ class TrunkGraph:
     """Switches by name, and links between ports of two of them."""
 
     switches: tuple[str, ...]
-    """Names, the first is where the search for paths begins."""
+    """Names; searches for paths start at the first."""
     trunks: tuple[tuple[End, End], ...]
     """Both ends of each trunk."""
 
@@ -29,9 +29,9 @@ class TrunkGraph:
         return found
 
     def loop_closers(self) -> list[int]:
-        """Return the trunks (by position) that join switches which earlier trunks join already.
+        """Return the trunks (by index) between switches that earlier trunks already connect.
 
-        A frame that is flooded would go round such a loop for ever.
+        A flooded frame would loop forever.
         """
         cluster = {name: {name} for name in self.switches}
         closing = []
@@ -45,7 +45,7 @@ class TrunkGraph:
         return closing
 
     def unreachable(self) -> list[str]:
-        """Return the switches that no path of trunks joins with the first."""
+        """Return the switches without a path of trunks to the first."""
         found = {self.switches[0]} if self.switches else set()
         waiting = list(found)
         while waiting:
@@ -56,7 +56,7 @@ class TrunkGraph:
         return [name for name in self.switches if name not in found]
 
     def port_towards(self, switch: str, target: str) -> int:
-        """Return the port of `switch` that the one path to `target`, another switch, leaves by.
+        """Return the port of `switch` on the only path to `target`, another switch.
 
         Raises:
             ValueError: there is no path.
@@ -68,7 +68,7 @@ class TrunkGraph:
         raise ValueError(f"no trunk leads from switch {switch} to {target}")
 
     def _beyond(self, switch: str, without: str) -> set[str]:
-        """Return the switches that are reached from `switch` without passing `without`."""
+        """Return the switches reachable from `switch` without passing `without`."""
         found, waiting = {switch}, [switch]
         while waiting:
             for neighbour in self.ports(waiting.pop()).values():
@@ -79,6 +79,6 @@ class TrunkGraph:
 
 
 def known_only(graph_switches: Iterable[str], trunks: Sequence[tuple[End, End]]) -> TrunkGraph:
-    """Return the graph without the trunks that name a switch which is not there."""
+    """Return the graph without trunks to unknown switches."""
     names = tuple(dict.fromkeys(graph_switches))
     return TrunkGraph(names, tuple((a, b) for a, b in trunks if a[0] in names and b[0] in names))

@@ -1,4 +1,4 @@
-"""What the testbed trains: model, data, optimizer, schedule, and what changes in the middle of a run."""
+"""What the testbed trains: model, data, optimizer, schedule, and changes during a run."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ ParameterPattern = Annotated[str, Field(pattern=r"^[^\s]{1,512}$")]
 
 
 class ChangeSpec(Strict):
-    """What is different from a step on."""
+    """A change that takes effect at a step."""
 
     step: int = Field(ge=2)
-    """First step that is trained with it."""
+    """First step trained with the change."""
     optimizer: OptimizerSpec | None = None
-    """Optimizer from then on. Of the same class it keeps its state and takes the options; another begins anew."""
+    """Optimizer from then on. The same class keeps its state and takes the options; another class starts afresh."""
     train: list[ParameterPattern] = Field(default_factory=list)
-    """Frozen parameters that are trained from then on, as a parameter group of their own."""
+    """Frozen parameters that are trained from then on, as a separate parameter group."""
     options: dict[str, OptionValue] = Field(default_factory=dict)
-    """Keyword arguments of that group where they differ from the optimizer's."""
+    """Keyword arguments of that group that differ from the optimizer's."""
 
     @model_validator(mode="after")
     def _changes_something(self) -> Self:
         if self.optimizer is None and not self.train:
             raise ValueError("expected an optimizer, or parameters to train")
         if self.options and not self.train:
-            raise ValueError("options are those of a new group: expected parameters to train")
+            raise ValueError("options apply to a new group: expected parameters to train")
         return self
 
 
@@ -62,13 +62,13 @@ class Workload(Strict):
     """What the testbed trains: an MLP on scikit-learn's digits data set."""
 
     kind: Literal["digits-mlp"] = "digits-mlp"
-    """The one workload so far."""
+    """The only workload so far."""
     hidden: list[Annotated[int, Field(ge=1, le=65536)]] = Field(default_factory=lambda: [128, 64], max_length=16)
     """Widths of the hidden layers."""
     dropout: float = Field(default=0.1, ge=0, lt=1)
     """Dropout after each hidden layer (so that the ranks' RNG states matter)."""
     batch_size: int = Field(default=256, ge=1)
-    """Global batch, shared out among the ranks."""
+    """Global batch size, divided among the ranks."""
     bucket_bytes: int = Field(default=25 * 1024 * 1024, ge=4)
     """Cap of a gradient bucket in bytes (DDP's bucket_cap_mb)."""
     optimizer: OptimizerSpec = Field(default_factory=OptimizerSpec)
@@ -76,17 +76,17 @@ class Workload(Strict):
     schedule: ScheduleSpec = Field(default_factory=ScheduleSpec)
     """Learning-rate schedule."""
     batch_norm: bool = False
-    """Batch normalisation after each hidden layer: buffers that training changes, each rank its own."""
+    """Batch normalisation after each hidden layer: buffers that training changes, separate for each rank."""
     clip_norm: float | None = Field(default=None, gt=0)
     """Bound of the gradient's norm (torch.nn.utils.clip_grad_norm_), None for none."""
     frozen: list[ParameterPattern] = Field(default_factory=list)
     """Parameters that are not trained; the job declares them ``constant`` in its section state."""
     changes: list[ChangeSpec] = Field(default_factory=list)
-    """What changes in the middle of the run, in the order of steps."""
+    """Changes during the run, in the order of steps."""
 
     @model_validator(mode="after")
     def _in_order(self) -> Self:
         steps = [change.step for change in self.changes]
         if steps != sorted(set(steps)):
-            raise ValueError(f"changes at steps {steps}: expected rising steps, one change each")
+            raise ValueError(f"changes at steps {steps}: expected ascending steps, one change each")
         return self

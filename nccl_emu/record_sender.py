@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from jobspec.sidechannel.side_channel_pb2 import ChangeRequest, StepRecord
-from jobspec.supervised import SupervisedThread, Told
+from jobspec.supervised import OnDeath, SupervisedThread
 from nccl_emu.shadow_session import ShadowSession
 
 _RETRY_SECONDS = 0.1
@@ -15,7 +15,7 @@ _RETRY_SECONDS = 0.1
 class RecordSender:
     """A thread around a session."""
 
-    def __init__(self, session: ShadowSession, on_death: Told | None = None) -> None:
+    def __init__(self, session: ShadowSession, on_death: OnDeath | None = None) -> None:
         """Start the thread; from now on it alone sends. `on_death` is told where it ends by what nobody expected."""
         self._session = session
         self._changed = threading.Condition()

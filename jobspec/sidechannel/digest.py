@@ -21,7 +21,7 @@ def parameter_digest(tensors: Iterable[tuple[str, bytes | memoryview]]) -> bytes
 
 
 def optimizer_digest(state: Mapping[str, bytes | memoryview]) -> bytes:
-    """Return the same over an optimizer's state, in the order of the names; SHA-256 of nothing where there is none.
+    """Return the same over an optimizer's state, in order of names; SHA-256 of nothing if there is none.
 
     Args:
         state: bytes of the contiguous tensors by ``optim/<parameter>/<key>``.

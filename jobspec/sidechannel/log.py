@@ -1,12 +1,12 @@
-"""A file of side-channel messages, as one shadow node accepted them: what a capture lacks to be replayed.
+"""A file of the side-channel messages that a shadow node accepted: what replaying a capture also needs.
 
 Format: 8 bytes ``CKMTSC`` + version (2 bytes, big-endian), then entries. Each is 9 bytes, big-endian -- kind (1),
 length of the message (4), CRC32C of those 5 bytes and the message (4) -- and the message in protobuf's wire format.
 Kinds: 1 `AttachRequest`, 2 `StateChunk`, 3 `OpenFlowRequest`, 4 `StepRecord`, 5 `ChangeRequest`. Entries are only
-appended, so that what a killed process leaves is readable up to the entry that it was writing. Each session of a shadow
-node begins with the 8 bytes: one that is started again cuts off what the one before it left unfinished, and goes on.
+appended, so after a kill the file is readable up to the entry that was being written. Each session of a shadow node
+begins with the 8 bytes; a restarted node first cuts off the unfinished entry of the previous session.
 
-A file that has become too large is renamed (`jobspec.rotating_file`). The next one begins with what is in force of each
+A file that is too large is renamed (`jobspec.rotating_file`). The next one begins with the messages in force for each
 group (attach, changes, source ports), so that it can be replayed from a recovery point without the older ones.
 """
 
@@ -35,7 +35,7 @@ from jobspec.sidechannel.side_channel_pb2 import (
 )
 
 Message = AttachRequest | StateChunk | OpenFlowRequest | StepRecord | ChangeRequest
-"""What is logged."""
+"""Types of messages that are logged."""
 VERSION = 1
 _MAGIC = b"CKMTSC" + VERSION.to_bytes(2, "big")
 _HEAD = struct.Struct("!BI")
@@ -50,14 +50,14 @@ _KINDS: dict[int, type[Message]] = {
 }
 _KIND_OF = {kind: number for number, kind in _KINDS.items()}
 _IN_FORCE = (AttachRequest, ChangeRequest, OpenFlowRequest)
-"""What stays in force until a group attaches again."""
+"""Types that stay in force until a group attaches again."""
 
 
 class SideChannelLogError(ValueError):
-    """A log that cannot be read (on); all whole entries before `offset` were handed out first."""
+    """A log is damaged at `offset`; all complete entries before it were returned first."""
 
     def __init__(self, path: Path, offset: int, problem: str) -> None:
-        """Keep the file, the byte offset of the entry, and what is wrong there."""
+        """Keep the file, the byte offset of the entry, and the problem."""
         self.path = path
         self.offset = offset
         self.problem = problem
@@ -65,51 +65,51 @@ class SideChannelLogError(ValueError):
 
 
 @dataclass(frozen=True)
-class Entry:
+class LogEntry:
     """One logged message."""
 
     offset: int
-    """Where it begins in the file: `read_entry` finds it again."""
+    """Its byte offset in the file, for `read_entry`."""
     message: Message
     """The message."""
     session: int = 0
-    """Session of the shadow node that it is of, from 0 in each file."""
+    """Session of the shadow node, from 0 in each file."""
 
 
 @dataclass(frozen=True)
-class Packed:
-    """A message as it is written: a copy, which later changes of the message leave alone."""
+class PackedEntry:
+    """A serialized message, independent of later changes to the message."""
 
     group: str
-    """DP group that it is about."""
+    """Its DP group."""
     kind: type[Message]
     """Its type."""
     entry: bytes
     """The whole entry."""
 
 
-def pack(message: Message) -> Packed:
+def pack(message: Message) -> PackedEntry:
     """Return `message` in the form of an entry."""
     data = message.SerializeToString()
     head = _HEAD.pack(_KIND_OF[type(message)], len(data))
     group = message.header.group if isinstance(message, StateChunk) else message.group
-    return Packed(group, type(message), head + _CRC.pack(crc32c(head + data)) + data)
+    return PackedEntry(group, type(message), head + _CRC.pack(crc32c(head + data)) + data)
 
 
 class SideChannelLog:
     """Writes a log. Not thread-safe."""
 
     def __init__(self, path: Path, limits: LogLimits = LogLimits()) -> None:  # noqa: B008
-        """Begin a session at the end of the log at `path`; file and folder are made where they are missing.
+        """Begin a session at the end of the log at `path`; file and folder are created if missing.
 
-        Both are their owner's alone. A log that is damaged before its end is renamed as one that is too large.
+        Both are private. A log that is damaged before its end is renamed like one that is too large.
 
         Raises:
-            SideChannelLogError: the file is no side-channel log.
+            SideChannelLogError: the file is not a side-channel log.
             OSError: it cannot be written.
         """
         self._file = RotatingFile(path, limits)
-        self._in_force: dict[str, list[Packed]] = {}
+        self._in_force: dict[str, list[PackedEntry]] = {}
         try:
             end = _end(path) if self._file.size else 0
             if end is None:
@@ -121,11 +121,11 @@ class SideChannelLog:
             self._file.close()
             raise
 
-    def append(self, messages: Iterable[Packed], nbytes: int = 0) -> None:
-        """Write messages, of about `nbytes` bytes together, into one file; a reader sees all of each or nothing.
+    def append(self, messages: Iterable[PackedEntry], nbytes: int = 0) -> None:
+        """Write messages, of about `nbytes` bytes in total, into one file; a reader sees each completely or not at all.
 
         Raises:
-            OSError: one cannot be written; those before it are.
+            OSError: one cannot be written; those before it were written.
         """
         if self._file.make_room(nbytes):
             self._put(_MAGIC + b"".join(known.entry for kept in self._in_force.values() for known in kept))
@@ -133,7 +133,7 @@ class SideChannelLog:
             self._put(message.entry)
             self._remember(message)
 
-    def _remember(self, message: Packed) -> None:
+    def _remember(self, message: PackedEntry) -> None:
         kept = self._in_force.setdefault(message.group, [])
         if message.kind is AttachRequest:
             kept.clear()
@@ -145,7 +145,7 @@ class SideChannelLog:
         try:
             self._file.write(data)
         except OSError:
-            # Half an entry would make all that follows unreadable.
+            # A partial entry would make everything after it unreadable.
             with contextlib.suppress(OSError):
                 self._file.cut(before)
             raise
@@ -156,10 +156,10 @@ class SideChannelLog:
 
 
 def _end(path: Path) -> int | None:
-    """Return where the whole entries of a log end; None where one before the last is damaged.
+    """Return the offset at which the complete entries of a log end; None if one before the last is damaged.
 
     Raises:
-        SideChannelLogError: no such log.
+        SideChannelLogError: not a side-channel log.
     """
     with open(path, "rb", opener=regular) as file:
         _check_magic(file, path)
@@ -176,7 +176,7 @@ def _end(path: Path) -> int | None:
                 file.seek(at)
                 head = file.read(_HEAD.size)
                 kind, length = _HEAD.unpack(head) if len(head) == _HEAD.size else (0, 0)
-                # What a killed process, or a power cut, has torn is the last one.
+                # A killed process or a power cut can only tear the last one.
                 torn = len(head) < _HEAD.size or (kind in _KINDS and at + _ENTRY_BYTES + length >= size)
                 return at if torn else None
 
@@ -184,14 +184,14 @@ def _end(path: Path) -> int | None:
 def _check_magic(file: BinaryIO, path: Path) -> None:
     magic = file.read(len(_MAGIC))
     if magic != _MAGIC:
-        raise SideChannelLogError(path, 0, f"is no side-channel log of version {VERSION}: it begins with {magic!r}")
+        raise SideChannelLogError(path, 0, f"is not a side-channel log of version {VERSION}: it begins with {magic!r}")
 
 
-def read_log(path: Path) -> Iterator[Entry]:
+def read_log(path: Path) -> Iterator[LogEntry]:
     """Yield the entries of the log at `path`, in order.
 
     Raises:
-        SideChannelLogError: no such log, or after the whole entries before the damage.
+        SideChannelLogError: not a side-channel log, or damaged; complete entries before the damage are yielded first.
         OSError: it cannot be opened or read.
     """
     session = 0
@@ -206,21 +206,21 @@ def read_log(path: Path) -> Iterator[Entry]:
             message = _read(file, path, offset)
             if message is None:
                 return
-            yield Entry(offset, message, session)
+            yield LogEntry(offset, message, session)
 
 
 def read_entry(path: Path, offset: int) -> Message:
-    """Return the message whose entry begins at `offset`.
+    """Return the message of the entry at `offset`.
 
     Raises:
-        SideChannelLogError: there is no whole entry.
+        SideChannelLogError: there is no complete entry.
         OSError: the file cannot be opened or read.
     """
     with open(path, "rb", opener=regular) as file:
         file.seek(offset)
         message = _read(file, path, offset)
     if message is None:
-        raise SideChannelLogError(path, offset, "the file ends where an entry was")
+        raise SideChannelLogError(path, offset, "the file ends before this entry")
     return message
 
 
@@ -229,7 +229,7 @@ def _read(file: BinaryIO, path: Path, offset: int) -> Message | None:
     if not entry:
         return None
     if len(entry) < _ENTRY_BYTES:
-        raise SideChannelLogError(path, offset, "the file ends within the head of an entry")
+        raise SideChannelLogError(path, offset, "the file ends within the header of an entry")
     kind, length = _HEAD.unpack_from(entry)
     if kind not in _KINDS or length > MAX_MESSAGE_BYTES:
         raise SideChannelLogError(path, offset, f"an entry of kind {kind} with {length} bytes: the file is damaged")
@@ -242,5 +242,5 @@ def _read(file: BinaryIO, path: Path, offset: int) -> Message | None:
     try:
         message.ParseFromString(data)
     except DecodeError as error:
-        raise SideChannelLogError(path, offset, f"the entry holds no such message: {error}") from error
+        raise SideChannelLogError(path, offset, f"the entry's message is invalid: {error}") from error
     return message

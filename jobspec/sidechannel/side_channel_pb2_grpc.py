@@ -91,63 +91,63 @@ class ShadowServicer:
 
     def Attach(self, request, context):
         """Rank 0 of a group announces a communicator (epoch): layout, optimizer and the first step that it will train.
-        Refused with INVALID_ARGUMENT when the description is not usable, FAILED_PRECONDITION when the epoch is not newer.
-        The same communicator may announce itself again: where the reply was lost, or (with `rejoin`) to a shadow that was
-        started again in the meantime.
+        Refused with INVALID_ARGUMENT if the description is unusable, FAILED_PRECONDITION if the epoch is not newer.
+        The same communicator may announce itself again: if the reply was lost, or (with `rejoin`) to a shadow that was
+        restarted in the meantime.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UploadState(self, request_iterator, context):
-        """Full state that the shadow goes on from: parameters and optimizer state after one step.
-        Needed when AttachReply.need_state (before step `first_step`), and at a step boundary when a RecordReply asks.
-        The first message carries the header, all may carry data. What the header tells is looked at before any data is
-        kept: FAILED_PRECONDITION of another epoch, RESOURCE_EXHAUSTED where there will never be room, UNAVAILABLE where
-        there is none while other states are uploaded. A newer upload of the same group ends an older one.
+        """Full state from which the shadow continues: parameters and optimizer state after one step.
+        Needed if AttachReply.need_state (before step `first_step`), and at a step boundary if a RecordReply asks for it.
+        The first message carries the header, all may carry data. The header is checked before any data is kept:
+        FAILED_PRECONDITION for another epoch, RESOURCE_EXHAUSTED if there will never be room, UNAVAILABLE if there is
+        none while other states are uploaded. A newer upload of the same group ends an older one.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def OpenFlow(self, request, context):
-        """A rank is about to open the connection of a flow from this source port. Called before the SYN leaves.
+        """A rank is about to open the connection of a flow from this source port. Called before the SYN is sent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def RecordStep(self, request, context):
-        """What one rank knows of one finished step. Repeated records must be equal; order does not matter.
+        """One rank's record of one finished step. Repeated records must be equal; order does not matter.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def Change(self, request, context):
-        """Rank 0 announces another optimizer, other parameter groups or another layout, in force from `effective_step` on:
-        before any rank begins that step. Refused with FAILED_PRECONDITION when the shadow is past it already.
+        """Rank 0 announces another optimizer, other parameter groups or another layout, in force from `effective_step` on,
+        before any rank begins that step. Refused with FAILED_PRECONDITION if the shadow is already past it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetStatus(self, request, context):
-        """Where the shadow is.
+        """Progress of one group.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetNodeStatus(self, request, context):
-        """Where all groups of the shadow node are, and what they use.
+        """Progress of all groups of the shadow node, and their resources.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def GetRecoveryPoint(self, request, context):
-        """The recovery point of a step that is still held, as chunks of a safetensors file with its manifest first.
+        """The recovery point of a step that is still in memory, as chunks of a safetensors file with its manifest first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -161,8 +161,8 @@ class ShadowServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetFrames(self, request, context):
-        """Of other shadow nodes of the group, for what they lost: the bytes that this one has of the frames, in pieces;
-        nothing of those that it does not have (any more). The receiver believes them only when the frame's CRC32C fits.
+        """For other shadow nodes of the group: the bytes that this node has of the requested frames, in pieces; nothing for
+        frames that it does not have (any more). The receiver accepts them only if the frame's CRC32C matches.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -1,4 +1,4 @@
-"""A state on its way to a shadow node: a header with length and SHA-256 of all of it, then pieces."""
+"""A state as upload messages: a header with its length and SHA-256, then pieces."""
 
 from __future__ import annotations
 

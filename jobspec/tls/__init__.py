@@ -1,4 +1,4 @@
-"""Mutual TLS: credentials from files, who they name, gRPC channels and servers that use them."""
+"""Mutual TLS: credentials from files, the identities they name, gRPC channels and servers that use them."""
 
 from __future__ import annotations
 

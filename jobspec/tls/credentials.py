@@ -1,4 +1,4 @@
-"""gRPC channels and servers with credentials, or in plain text where there are none."""
+"""gRPC channels and servers with credentials, or in plain text without."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _Options = Sequence[tuple[str, Any]]
 
 @dataclass(frozen=True)
 class ClientTls:
-    """What a client presents, and whom it expects."""
+    """A client's credentials, and the server name that it expects."""
 
     credentials: Credentials
     """Own credentials."""
@@ -34,7 +34,7 @@ def open_channel(address: str, tls: ClientTls | None, options: _Options = ()) ->
 
 
 def server_credentials(own: Credentials) -> grpc.ServerCredentials:
-    """Return credentials of a server that takes only clients whose certificate one of its authorities has signed."""
+    """Return credentials of a server that accepts only clients with a certificate signed by one of its authorities."""
     return grpc.ssl_server_credentials(
         [(own.key, own.cert)], root_certificates=own.ca, require_client_auth=True
     )  # fmt: skip

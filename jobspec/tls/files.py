@@ -1,4 +1,4 @@
-"""Credentials from PEM files: read once, checked, and refused with the name of the file and what is wrong with it."""
+"""Credentials from PEM files: read once, checked, and refused with the name of the file and the problem."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from jobspec.tls.errors import TlsError
 from jobspec.tls.identity import SCHEME, Identity, identity_of
 
 _MAX_BYTES = 1 << 20
-"""Of a file of certificates, or a key, at most."""
+"""Maximum size of a file of certificates or a key, in bytes."""
 OTHERS = 0o077
-"""Permissions of a file for others than its owner."""
+"""Permission bits of a file for users other than its owner."""
 
 
 @dataclass(frozen=True)
@@ -26,21 +26,21 @@ class TlsFiles:
     """The three files of a party."""
 
     ca: Path
-    """Certificates of the authorities that the other side must be signed by, one or several (PEM)."""
+    """Certificates of the authorities that must have signed the other side's certificate, one or more (PEM)."""
     cert: Path
-    """Own certificate, followed by intermediate ones where there are any (PEM)."""
+    """Own certificate, followed by intermediate ones, if any (PEM)."""
     key: Path
-    """Private key of the certificate (PEM, not encrypted), for its owner alone."""
+    """Private key of the certificate (PEM, not encrypted), readable only by its owner."""
     allow_open_key: bool = False
-    """Whether others than the owner may be able to read the key, e.g. a group in a container."""
+    """Whether users other than the owner may read the key, e.g. a group in a container."""
 
 
 @dataclass(frozen=True)
 class Credentials:
-    """Credentials that were sound when they were read."""
+    """Credentials that were valid when they were read."""
 
     files: TlsFiles
-    """Where they are from."""
+    """Their files."""
     ca: bytes = field(repr=False)
     """Contents of `files.ca`."""
     cert: bytes = field(repr=False)
@@ -48,16 +48,16 @@ class Credentials:
     key: bytes = field(repr=False)
     """Contents of `files.key`."""
     identity: Identity | None
-    """Who the certificate names, None when nobody that we know."""
+    """Identity in the certificate, None if it has none of ours."""
     not_after: datetime
-    """When the certificate, or the first one that it depends on, expires."""
+    """When the first certificate of its chain expires."""
 
 
 def load(files: TlsFiles, now: datetime) -> Credentials:
     """Read and check `files` at the time `now` (with a time zone).
 
     Raises:
-        TlsError: one cannot be used; says which, why, and how to mend it.
+        TlsError: one cannot be used; says which, why, and how to fix it.
     """
     ca = read_authorities(files.ca, now)
     cert, key = read_pair(files.cert, files.key, now)
@@ -70,7 +70,7 @@ def load(files: TlsFiles, now: datetime) -> Credentials:
 
 
 def read_authorities(path: Path, now: datetime) -> bytes:
-    """Return the contents of a file with certificates of authorities; those that have expired are of no use.
+    """Return the contents of a file with certificates of authorities; expired ones are ignored.
 
     Raises:
         TlsError: it cannot be read, or none of them is valid.
@@ -85,7 +85,7 @@ def read_pair(cert: Path, key: Path, now: datetime) -> tuple[bytes, bytes]:
     """Return the contents of a certificate file and of the file with its private key.
 
     Raises:
-        TlsError: one cannot be read, the certificate is not valid at `now`, or the key is another one's.
+        TlsError: one cannot be read, the certificate is not valid at `now`, or the key does not match.
     """
     data, chain = _certificates(cert)
     for certificate in chain:
@@ -98,18 +98,18 @@ def read_pair(cert: Path, key: Path, now: datetime) -> tuple[bytes, bytes]:
     except TypeError:
         raise TlsError(key, "the private key is encrypted with a password; expected one without") from None
     except (ValueError, UnsupportedAlgorithm):
-        raise TlsError(key, "holds no private key in PEM form") from None
+        raise TlsError(key, "contains no private key in PEM format") from None
     form = (serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo)
     if private.public_key().public_bytes(*form) != chain[0].public_key().public_bytes(*form):
-        raise TlsError(key, f"is not the key of the certificate in {cert}; expected the one that was made with it")
+        raise TlsError(key, f"is not the key of the certificate in {cert}; give the matching one")
     return data, secret
 
 
 def check_owner(key: Path) -> None:
-    """Check that none but its owner can read or write a private key.
+    """Check that only its owner can read or write a private key.
 
     Raises:
-        TlsError: others can.
+        TlsError: other users can.
     """
     try:
         mode = key.stat().st_mode & 0o777
@@ -117,8 +117,8 @@ def check_owner(key: Path) -> None:
         raise TlsError(key, f"cannot be read: {error.strerror}") from error
     if mode & OTHERS:
         raise TlsError(
-            key, f"the private key is open to others than its owner (mode {mode:04o}); run chmod 600 on it, or say "
-            "--tls-allow-open-key where this is meant"
+            key, f"users other than its owner can read the private key (mode {mode:04o}); run chmod 600 on it, or give "
+            "--tls-allow-open-key if this is intended"
         )  # fmt: skip
 
 
@@ -136,13 +136,13 @@ def _certificates(path: Path) -> tuple[bytes, Sequence[x509.Certificate]]:
     except ValueError:
         found = []
     if not found:
-        raise TlsError(path, "holds no certificate in PEM form")
+        raise TlsError(path, "contains no certificate in PEM format")
     return data, found
 
 
 def _invalid(certificate: x509.Certificate, now: datetime) -> str | None:
     if now > certificate.not_valid_after_utc:
-        return f"has expired on {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
+        return f"expired on {certificate.not_valid_after_utc:%Y-%m-%d %H:%M} UTC"
     if now < certificate.not_valid_before_utc:
         return f"is not valid before {certificate.not_valid_before_utc:%Y-%m-%d %H:%M} UTC; is the clock right?"
     return None

@@ -1,12 +1,13 @@
-"""Who a certificate names: a SPIFFE ID (a URI among its subject alternative names) with a role, and mostly a job.
+"""Identity in a certificate: a SPIFFE ID (a URI among its subject alternative names) with a role, and usually a job.
 
-Form of the URI, whatever its trust domain (who has signed the certificate decides whether it is believed):
+Form of the URI, in any trust domain (the signing authority decides whether it is trusted):
 
 * ``spiffe://DOMAIN/job/JOB/rank/HOST``, ``spiffe://DOMAIN/job/JOB/shadow/NAME``, ``spiffe://DOMAIN/job/JOB/operator``
 * ``spiffe://DOMAIN/controller``, ``spiffe://DOMAIN/operator``, ``spiffe://DOMAIN/switch/NAME``
 
-A certificate has one such URI, as the SPIFFE X.509-SVID standard (section 2) asks. Common names are not looked at, as
-RFC 9525 (section 2) advises. TLS libraries let clients check DNS names only, so a server has one that says the same.
+A certificate has one such URI, as the SPIFFE X.509-SVID standard (section 2) requires. Common names are ignored, as
+RFC 9525 (section 2) advises. TLS libraries let clients check DNS names only, so a server's certificate also has a DNS
+name for its role.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ _FORMS = (
 
 
 class Role(StrEnum):
-    """What a party does."""
+    """Role of a party."""
 
     RANK = "rank"
-    """A host that ranks of a job run on."""
+    """A host that runs ranks of a job."""
     SHADOW = "shadow"
     """A shadow node of a job."""
     CONTROLLER = "controller"
@@ -40,7 +41,7 @@ class Role(StrEnum):
     SWITCH = "switch"
     """Serves P4Runtime."""
     OPERATOR = "operator"
-    """Looks at the state of one job, or of all."""
+    """Reads the state of one job, or of all."""
 
 
 @dataclass(frozen=True)
@@ -48,9 +49,9 @@ class Identity:
     """A party."""
 
     role: Role
-    """What it does."""
+    """Its role."""
     job: str | None = None
-    """The job that it belongs to; None: to none, or as an operator to all."""
+    """Its job; None: none, or for an operator all."""
     name: str | None = None
     """Host, shadow node or switch."""
     domain: str = DOMAIN
@@ -68,7 +69,7 @@ class Identity:
 
 
 def parse_identity(uri: str) -> Identity | None:
-    """Return who a SPIFFE ID names, None where it is of another form."""
+    """Return the identity in a SPIFFE ID, None if it has another form."""
     domain, _, path = uri.removeprefix(SCHEME).partition("/")
     if not uri.startswith(SCHEME) or not re.fullmatch(r"[a-z0-9._-]{1,255}", domain):
         return None
@@ -81,11 +82,11 @@ def parse_identity(uri: str) -> Identity | None:
 
 
 def identity_of(names: Iterable[str]) -> Identity | None:
-    """Return who the subject alternative names of a certificate name; None for none, or several."""
+    """Return the identity among a certificate's subject alternative names; None for none, or several."""
     found = [name for name in names if name.startswith(SCHEME)]
     return parse_identity(found[0]) if len(found) == 1 else None
 
 
 def server_name(role: Role, job: str | None = None) -> str:
-    """Return the DNS name that the certificate of a server has, of a role as such or within a job."""
+    """Return the DNS name in the certificate of a server with `role`, within a job or in general."""
     return ".".join(part for part in (str(role), job, DOMAIN) if part is not None)

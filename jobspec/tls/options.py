@@ -16,16 +16,16 @@ CA_VARIABLE = "CHECKMATE_TLS_CA"
 CERT_VARIABLE = "CHECKMATE_TLS_CERT"
 KEY_VARIABLE = "CHECKMATE_TLS_KEY"
 SERVER_NAME_VARIABLE = "CHECKMATE_TLS_SERVER_NAME"
-CA_HELP = "authorities that the other side must be signed by (PEM); with the other two: mutual TLS"
+CA_HELP = "authorities that must have signed the other side's certificate (PEM); with the other two: mutual TLS"
 CERT_HELP = "own certificate (PEM)"
-KEY_HELP = "its private key (PEM), for its owner alone"
+KEY_HELP = "its private key (PEM), readable only by its owner"
 NAME_HELP = "DNS name that the server's certificate must have"
-OPEN_KEY_HELP = "take a private key that others than its owner can read"
+OPEN_KEY_HELP = "accept a private key that users other than its owner can read"
 
 
 @dataclass(frozen=True)
 class TlsOptions:
-    """What was said about TLS."""
+    """The ``--tls-*`` options as given."""
 
     ca: Path | None = None
     """See `TlsFiles`."""
@@ -34,7 +34,7 @@ class TlsOptions:
     key: Path | None = None
     """See `TlsFiles`."""
     server_name: str | None = None
-    """Name that servers must have, in place of what the program expects by itself."""
+    """Name that servers must have, instead of the program's default."""
     allow_open_key: bool = False
     """See `TlsFiles`."""
 
@@ -42,7 +42,7 @@ class TlsOptions:
         """Return the files, None for plain text.
 
         Raises:
-            TlsError: only some of the files were named.
+            TlsError: only some of the files were given.
         """
         named = {"--tls-ca": self.ca, "--tls-cert": self.cert, "--tls-key": self.key}
         if self.ca is not None and self.cert is not None and self.key is not None:
@@ -62,7 +62,7 @@ class TlsOptions:
         return load(files, datetime.now(UTC)) if files is not None else None
 
     def client(self, expected: str | None = None) -> ClientTls | None:
-        """Read the files for a client of servers called `expected` (None: as their address says).
+        """Read the files for a client of servers named `expected` (None: as in their address).
 
         Raises:
             TlsError: they cannot be used.
@@ -71,12 +71,12 @@ class TlsOptions:
         return ClientTls(own, self.server_name or expected) if own is not None else None
 
     def to_json(self) -> dict[str, str]:
-        """Return the files that were named, as text."""
+        """Return the given files as text."""
         named = {"ca": self.ca, "cert": self.cert, "key": self.key}
         return {name: str(path) for name, path in named.items() if path is not None}
 
     def arguments(self) -> list[str]:
-        """Return the same as words of a command line."""
+        """Return the options as command-line arguments."""
         words: list[str] = []
         for option, value in (
             ("ca", self.ca),
@@ -90,7 +90,7 @@ class TlsOptions:
 
 
 def add_tls_options(parser: argparse.ArgumentParser) -> None:
-    """Give `parser` the options that `tls_options` reads."""
+    """Add the options that `tls_options` reads to `parser`."""
     group = parser.add_argument_group(
         "mutual TLS", f"plain text without; by default ${CA_VARIABLE}, ${CERT_VARIABLE}, ${KEY_VARIABLE}"
     )
@@ -102,7 +102,7 @@ def add_tls_options(parser: argparse.ArgumentParser) -> None:
 
 
 def tls_options(arguments: argparse.Namespace, environment: Mapping[str, str]) -> TlsOptions:
-    """Return what a command line with `add_tls_options` says; what it leaves out is taken from `environment`."""
+    """Return the options of a command line with `add_tls_options`; missing ones are taken from `environment`."""
 
     def path(value: Path | None, variable: str) -> Path | None:
         return value if value is not None or not environment.get(variable) else Path(environment[variable])

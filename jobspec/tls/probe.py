@@ -1,6 +1,6 @@
-"""Why a server and a client do not come together: a connection of our own tells, where gRPC says "Socket closed".
+"""Diagnosis of failed connections: probing the server shows the reason if gRPC only says "Socket closed".
 
-Not used for anything but messages, and for failing at once in place of waiting: what counts is gRPC's own handshake.
+Used only for messages, and for failing at once instead of waiting: what counts is gRPC's own handshake.
 """
 
 from __future__ import annotations
@@ -22,43 +22,43 @@ _ALERT = b"\x15\x03"
 """Beginning of a TLS alert (RFC 8446, section 5.1)."""
 _TCP = re.compile(r"^(?:ipv4:|ipv6:)?(?:\[(?P<v6>[^\]]+)\]|(?P<host>[^:/]+)):(?P<port>\d+)$")
 _REASONS = {
-    "CERTIFICATE_REQUIRED": "it demands a certificate, and none was sent",
-    "UNKNOWN_CA": "it does not know the authority that has signed our certificate",
+    "CERTIFICATE_REQUIRED": "it requires a certificate, and none was sent",
+    "UNKNOWN_CA": "it does not know the authority that signed our certificate",
     "CERTIFICATE_EXPIRED": "our certificate has expired",
-    "UNSUPPORTED_CERTIFICATE": "our certificate is not one of a client",
+    "UNSUPPORTED_CERTIFICATE": "our certificate is not valid for clients",
     "BAD_CERTIFICATE": "it does not accept our certificate",
     "CERTIFICATE_UNKNOWN": "it does not accept our certificate",
 }
 
 
 class Answer(Enum):
-    """What was found."""
+    """Result of a probe."""
 
     ABSENT = auto()
     """Nothing answers (yet)."""
     FITS = auto()
     """It speaks HTTP/2 and both sides accept each other."""
     REFUSED = auto()
-    """One side does not accept the other; trying again will not help."""
+    """One side does not accept the other; retrying will not help."""
 
 
 @dataclass(frozen=True)
 class Found:
-    """What a probe has found."""
+    """Result of a probe with its reason."""
 
     answer: Answer
-    """In one word."""
+    """The result."""
     reason: str = ""
-    """Why not, for people."""
+    """The reason, for people."""
 
 
 def probe(address: str, tls: ClientTls | None, timeout: float) -> Found:
-    """Connect to a gRPC server as a client with `tls` would, and say what becomes of it within `timeout` seconds."""
+    """Connect to a gRPC server like a client with `tls`, and return the result within `timeout` seconds."""
     try:
         connection = _connect(address, timeout)
     except OSError as error:
         return Found(Answer.ABSENT, f"nothing answers: {error.strerror or error}")
-    if connection is None:  # an address in a form that only gRPC knows
+    if connection is None:  # an address format that only gRPC supports
         return Found(Answer.FITS)
     with connection:
         try:
@@ -113,7 +113,7 @@ def _expected(address: str, tls: ClientTls) -> str:
 
 def _plain(connection: socket.socket) -> Found:
     speaks_tls = f"does it speak TLS? Then give {_FLAGS}"
-    return _hello(connection, f"closes a connection in plain text: {speaks_tls}")
+    return _hello(connection, f"closes a plain-text connection: {speaks_tls}")
 
 
 def _hello(connection: socket.socket, when_closed: str) -> Found:
@@ -132,7 +132,7 @@ def _hello(connection: socket.socket, when_closed: str) -> Found:
     if data.startswith(_ALERT):
         return Found(Answer.REFUSED, f"it speaks TLS, and we speak plain text; give {_FLAGS}")
     if data:
-        return Found(Answer.REFUSED, "it is no gRPC server")
+        return Found(Answer.REFUSED, "it is not a gRPC server")
     return Found(Answer.REFUSED, when_closed)
 
 
@@ -142,7 +142,7 @@ def _explain(error: ssl.SSLError) -> str:
         if word in reason:
             return text
     if "WRONG_VERSION" in reason or "RECORD_LAYER" in reason or "PACKET_LENGTH" in reason:
-        return f"it speaks plain text, and we speak TLS; give it {_FLAGS}, or leave them out here"
+        return f"it speaks plain text, and we speak TLS; give it {_FLAGS}, or omit them here"
     return f"the handshake fails: {error.reason or error}"
 
 
@@ -151,5 +151,5 @@ def _hint(address: str, error: ssl.SSLCertVerificationError, tls: ClientTls | No
         62,
         64,
     ):  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
-        return f"(expected the name {_expected(address, tls)}; --tls-server-name expects another one)"
+        return f"(expected the name {_expected(address, tls)}; -use --tls-server-name to expect another one)"
     return ""

@@ -8,13 +8,13 @@ from pathlib import Path
 from jobspec.rotating_file import LogLimits
 from jobspec.sidechannel import side_channel_pb2 as pb
 from jobspec.sidechannel.limits import CHUNK_BYTES
-from jobspec.sidechannel.log import Message, Packed, SideChannelLog, pack
+from jobspec.sidechannel.log import Message, PackedEntry, SideChannelLog, pack
 from shadow_rx.logs.log_queue import LogQueue
 from shadow_rx.status.health import Part
 
 Append = Callable[[], None]
 """Has a message appended that was prepared for it; quick, so that it can be called with a lock held."""
-_Make = Callable[[], Iterator[Packed]]
+_Make = Callable[[], Iterator[PackedEntry]]
 
 
 class MessageLog:
@@ -35,7 +35,7 @@ class MessageLog:
     def prepare_state(self, header: pb.StateHeader, data: bytes) -> Append:
         """Return what has an uploaded state appended."""
 
-        def pieces() -> Iterator[Packed]:
+        def pieces() -> Iterator[PackedEntry]:
             for start in range(0, max(1, len(data)), CHUNK_BYTES):
                 yield pack(pb.StateChunk(header=header, data=data[start : start + CHUNK_BYTES]))
 

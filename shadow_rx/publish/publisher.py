@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from jobspec.supervised import SupervisedThread, Told
+from jobspec.supervised import OnDeath, SupervisedThread
 from shadow_rx.publish.snapshot import Snapshot
 from shadow_rx.publish.store_queue import StoreQueue
 from shadow_rx.status.health import Part, StoreStatus
@@ -105,7 +105,7 @@ class BackgroundPublisher:
         store: RecoveryStore,
         depth: int = 4,
         clock: Callable[[], float] = time.monotonic,
-        on_death: Told | None = None,
+        on_death: OnDeath | None = None,
     ) -> None:
         """Write to `store`; at most `depth` points of each group wait besides the one that is being written.
 

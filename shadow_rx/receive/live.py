@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from capture.ring import PacketRing, RingReader
-from jobspec.supervised import SupervisedThread, Told
+from jobspec.supervised import OnDeath, SupervisedThread
 from shadow_rx.node import ShadowNode
 from shadow_rx.status.health import Part
 
@@ -24,7 +24,7 @@ class LiveCapture:
         error: which interfaces were given up by and by and why (they vanished or were set down), None while none was.
     """
 
-    def __init__(self, node: ShadowNode, interfaces: Sequence[str], on_death: Told | None = None) -> None:
+    def __init__(self, node: ShadowNode, interfaces: Sequence[str], on_death: OnDeath | None = None) -> None:
         """Open a ring on each interface; frames that arrive from now on are captured.
 
         Args:

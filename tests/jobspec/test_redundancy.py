@@ -34,18 +34,18 @@ def test_flows_carry_the_hops_in_rising_order() -> None:
 
 
 @pytest.mark.parametrize(
-    ("hops", "ranks", "field", "words"),
+    ("hops", "ranks", "field", "facts"),
     [
-        ([1], 3, "redundancy.hops", "has no hop 0"),
-        ([0, 0], 3, "redundancy.hops[1]", "hop 0 is used already"),
-        ([0, 2], 3, "redundancy.hops[1]", "no hop 2: the ring of group g0 has 3 ranks and so 2 hops; expected 0..1"),
-        ([0, 1], 2, "redundancy.hops[1]", "2 ranks and so 1 hop; for repair give the group a second shadow node"),
+        ([1], 3, "redundancy.hops", "0"),
+        ([0, 0], 3, "redundancy.hops[1]", "0"),
+        ([0, 2], 3, "redundancy.hops[1]", "2 g0 3 2 0..1"),
+        ([0, 1], 2, "redundancy.hops[1]", "2 1"),
     ],
 )
-def test_hops_that_are_not_there_are_refused(hops: list[int], ranks: int, field: str, words: str) -> None:
+def test_hops_that_are_not_there_are_refused(hops: list[int], ranks: int, field: str, facts: str) -> None:
     (problem,) = problems_of(_job(hops, ranks))
     assert problem.field == field
-    assert words in problem.message
+    assert all(fact in problem.message for fact in facts.split()), problem.message
 
 
 def test_two_entries_a_flow_must_fit_the_switch() -> None:
@@ -58,7 +58,7 @@ def test_two_entries_a_flow_must_fit_the_switch() -> None:
     ]  # fmt: skip
     (problem,) = problems_of(Job.model_validate(plain))
     assert problem.field == "redundancy.hops"
-    assert f"a switch holds {MAX_FLOWS}" in problem.message
+    assert str(MAX_FLOWS) in problem.message
     plain["redundancy"] = {"hops": [0]}
     assert problems_of(Job.model_validate(plain)) == []
 

@@ -71,13 +71,24 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--side-channel-log", type=Path, help="keep what the ranks tell in this file, for replays")
     parser.add_argument(
-        "--stored-steps", type=int, metavar="N", help="newest steps to keep on storage (default: as the job says)"
+        "--stored-steps",
+        type=int,
+        metavar="N",
+        help="newest steps to keep on storage (default: as the job says)",
     )
     parser.add_argument(
-        "--waiting-points", type=int, default=4, metavar="N", help="recovery points that may wait for storage (4)"
+        "--waiting-points",
+        type=int,
+        default=4,
+        metavar="N",
+        help="recovery points that may wait for storage (4)",
     )
     parser.add_argument(
-        "--memory-points", type=int, default=defaults.hold, metavar="N", help="recovery points kept in memory (2)"
+        "--memory-points",
+        type=int,
+        default=defaults.hold,
+        metavar="N",
+        help="recovery points kept in memory (2)",
     )
     parser.add_argument("--window", type=int, default=defaults.window, help="steps collected at a time")
     parser.add_argument("--memory-limit", type=int, default=defaults.memory_limit, help="bytes for each group")

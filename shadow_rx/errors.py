@@ -13,7 +13,7 @@ class Refusal(StrEnum):
     INVALID_ARGUMENT = "invalid_argument"
     """The request itself is wrong, whatever the state of the shadow."""
     FAILED_PRECONDITION = "failed_precondition"
-    """The request does not fit the shadow's present state (an old epoch, a state in use, ...)."""
+    """The request does not fit the shadow's current state (an old epoch, a state in use, ...)."""
     NOT_FOUND = "not_found"
     """The group or step is not known here."""
     RESOURCE_EXHAUSTED = "resource_exhausted"
@@ -49,5 +49,5 @@ def check_step(field: str, step: int) -> None:
 
 
 def wrong_state(field: str, message: str) -> ShadowError:
-    """Return the error for a request that does not fit the shadow's present state."""
+    """Return the error for a request that does not fit the shadow's current state."""
     return ShadowError(Refusal.FAILED_PRECONDITION, field, message)

@@ -120,7 +120,7 @@ class ShadowNode:
             self._charge(None, began)
 
     def _charge(self, group: str | None, began: float) -> float:
-        """Charge the time since `began` to a group (None: to all alike); return the present time."""
+        """Charge the time since `began` to a group (None: to all alike); return the current time."""
         now = self.clock()
         charged = [self._meters[group]] if group is not None else list(self._meters.values())
         for meter in charged:
@@ -253,7 +253,7 @@ class ShadowNode:
             self._changed.notify_all()
 
     def recovery_point(self, group: str, step: int) -> EncodedPoint:
-        """Return a recovery point of the present history, from memory or storage (step 0: the newest).
+        """Return a recovery point of the current history, from memory or storage (step 0: the newest).
 
         Raises:
             ShadowError: not there any more, never there (with the reason), or unreadable.

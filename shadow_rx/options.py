@@ -31,10 +31,15 @@ class ShadowOptions:
         Raises:
             ValueError: a bound is too small; the message names it.
         """
-        bounds = (("window", 2), ("hold", 1), ("pending_records", 1), ("memory_limit", 1), ("store_copies", 0))
-        for name, least in bounds:
-            if getattr(self, name) < least:
-                raise ValueError(f"{name} is {getattr(self, name)}, expected at least {least}")
+        for name, value, least in (
+            ("window", self.window, 2),
+            ("memory points", self.hold, 1),
+            ("pending records", self.pending_records, 1),
+            ("memory limit", self.memory_limit, 1),
+            ("store copies", self.store_copies, 0),
+        ):
+            if value < least:
+                raise ValueError(f"{name}: {value}, expected at least {least}")
 
     def check_memory(self, field: str, need: int) -> None:
         """Refuse what needs more bytes than the limit; `field` of the request is named.

@@ -1,4 +1,4 @@
-"""Replicas of one group: counted, and placed into the steps of the present epoch. Pure."""
+"""Replicas of one group: counted, and placed into the steps of the current epoch. Pure."""
 
 from __future__ import annotations
 
@@ -77,12 +77,12 @@ class Arrivals:
             current.assembler.note_damaged(replica)
 
     def on_dropped(self, count: int) -> None:
-        """Remember that replicas, of this group or of another one, were dropped for want of buffer space."""
+        """Remember that replicas, of this group or of another one, were dropped for lack of buffer space."""
         if self._progress.epoch is not None:
             self._progress.epoch.assembler.note_dropped(count)
 
     def end_epoch(self) -> None:
-        """Keep the counts of the present epoch, which ends."""
+        """Keep the counts of the current epoch, which ends."""
         if self._progress.epoch is not None:
             self._discarded.update(self._progress.epoch.assembler.discarded)
 

@@ -1,4 +1,4 @@
-"""Why a step of the present epoch is no recovery point (yet): the contract's reason and the exact place."""
+"""Why a step of the current epoch is no recovery point (yet): the contract's reason and the exact place."""
 
 from __future__ import annotations
 

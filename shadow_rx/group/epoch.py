@@ -33,7 +33,7 @@ class StateRequests:
     """Says from which step on the next uploaded state may be.
 
     A state costs the network a whole model. So a state after which not one step could be applied doubles the distance
-    to the next one; a step that was applied sets it back to one. The shadow goes on asking for ever.
+    to the next one; a step that was applied sets it back to one. The shadow never stops asking.
     """
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class Epoch:
     peers: bool = False
     """Whether other shadow nodes are asked for what was lost."""
     peers_gave_up: int = 0
-    """Newest step that they were asked for in vain."""
+    """Newest step that they were asked for without success."""
 
     def __post_init__(self) -> None:
         """Begin the timeline of layout and optimizer with what the trainer attached with."""

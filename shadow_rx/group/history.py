@@ -1,6 +1,6 @@
 """A group's past: which steps are recovery points, which are on storage, and which were lost and why.
 
-The present history is a single line: when an epoch begins at step f, steps from f on of earlier epochs are
+The current history is a single line: when an epoch begins at step f, steps from f on of earlier epochs are
 no longer part of it (they will be trained again).
 """
 
@@ -86,7 +86,7 @@ class History:
         self._epochs = [known for known in self._epochs[:-1] if known[1] < first_step] + self._epochs[-1:]
 
     def _epoch_of(self, step: int) -> int | None:
-        """Return the epoch that `step` of the present history belongs to."""
+        """Return the epoch that `step` of the current history belongs to."""
         return next((epoch for epoch, first in reversed(self._epochs) if first <= step), None)
 
     def replicated(self, report: StepReport) -> None:
@@ -132,7 +132,7 @@ class History:
                 self._durable = max(self._stored, default=0)
 
     def is_replicated(self, step: int) -> bool:
-        """Tell whether `step` is a recovery point of the present history."""
+        """Tell whether `step` is a recovery point of the current history."""
         return step in self._replicated
 
     @property

@@ -74,7 +74,7 @@ class Ledger:
         return tuple(self._held)
 
     def point(self, step: int) -> Snapshot | None:
-        """Return a recovery point of the present history from memory (0: the newest), None when it is not there."""
+        """Return a recovery point of the current history from memory (0: the newest), None when it is not there."""
         wanted = step or self.history.replica_step
         if not self.history.is_replicated(wanted):
             return None

@@ -23,7 +23,7 @@ EXPLAINED = 4096
 
 
 class Progress:
-    """The present epoch of a group, and where it is between collecting, applying and publishing."""
+    """The current epoch of a group, and where it is between collecting, applying and publishing."""
 
     def __init__(self, job: str, group: str, flows: Sequence[Flow], check: StateCheck, ledger: Ledger) -> None:
         """Follow `group` of `job`, whose replicas arrive on `flows`.
@@ -39,14 +39,14 @@ class Progress:
         self._check = check
         self._ledger = ledger
         self.epoch: Epoch | None = None
-        """The present epoch, None before the first attach."""
+        """The current epoch, None before the first attach."""
         self.state = AppliedState()
         """The state that the newest applied step has led to."""
         self.trained = 0
         """Newest step that the ranks announced."""
 
     def present(self, epoch: int) -> Epoch:
-        """Return the present epoch.
+        """Return the current epoch.
 
         Raises:
             ShadowError: it is another one than `epoch`.
@@ -54,11 +54,11 @@ class Progress:
         if self.epoch is None:
             raise wrong_state("epoch", f"group {self._group!r} has not attached yet")
         if epoch != self.epoch.number:
-            raise wrong_state("epoch", f"{epoch} is not the present epoch {self.epoch.number}")
+            raise wrong_state("epoch", f"{epoch} is not the current epoch {self.epoch.number}")
         return self.epoch
 
     def begin(self, epoch: Epoch, *, keep_state: bool) -> None:
-        """Let `epoch` take the place of the present one, whose incomplete steps are noted."""
+        """Replace the current epoch by `epoch`; note the steps that it leaves incomplete."""
         if self.epoch is not None:
             self._ledger.lost(self.epoch.number, self.epoch.unfinished(self.trained))
         self.epoch = epoch
@@ -81,7 +81,7 @@ class Progress:
         return loss or Gap(step, GapReason.RESYNC_PENDING, "lies before the steps that this shadow was told of")
 
     def settled(self, step: int) -> bool:
-        """Tell whether `step` is a recovery point, or can never be one in the present epoch."""
+        """Tell whether `step` is a recovery point, or can never be one in the current epoch."""
         if self._ledger.history.is_replicated(step):
             return True
         current = self.epoch
@@ -106,7 +106,7 @@ class Progress:
         return max(current.oldest, current.assembler.next_step - 1, current.requests.earliest)
 
     def unknown_flows(self) -> list[Flow]:
-        """Return the flows whose connection in the present epoch was not announced."""
+        """Return the flows whose connection in the current epoch was not announced."""
         current = self.epoch
         return [flow for flow in self._flows if current is not None and current.assembler.port_of(flow.id) is None]
 
@@ -148,7 +148,7 @@ class Progress:
         return None
 
     def _publish(self, current: Epoch, records: Sequence[RankStep], report: StepReport, gradient: bytes | None) -> None:
-        """Make the present state, which is that after the report's step, a recovery point.
+        """Make the current state, which is that after the report's step, a recovery point.
 
         Not where an object of the trainer's state is not accounted for; the shadow goes on from the state all the same.
         """
@@ -174,7 +174,7 @@ class Progress:
     # ---- uploaded states ----
 
     def take_state(self, state: PreparedState, now: float | None, *, final: bool) -> bool:
-        """Go on from a state of the present epoch where that is of use; tell whether it is.
+        """Go on from a state of the current epoch where that is of use; tell whether it is.
 
         Args:
             state: the state.

@@ -1,4 +1,4 @@
-"""Looks over a group's replica and says how it is: steps, gaps, lags, coverage, memory. Pure; changes nothing."""
+"""The status of a group's replica: steps, gaps, lags, coverage, memory. Pure; changes nothing."""
 
 from __future__ import annotations
 

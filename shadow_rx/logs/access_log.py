@@ -132,7 +132,7 @@ def _shown(value: object) -> object:
 def logged_use(path: Path | None, what: str, on: str, group: str | None = None) -> Iterator[Access]:
     """Log the use of a store by a command to `path`, else to the file of the environment, else nowhere.
 
-    A line is written before anything is used, with the result `BEGUN`, and one that says what came of it. What the
+    A line is written before anything is used, with the result `BEGUN`, and one with the outcome. What the
     command learns (step, bytes) it adds to the `Access`. An exception is logged with its type, and goes on.
 
     Raises:

@@ -12,7 +12,7 @@ rejoined        the same, of a communicator that ran already when this shadow wa
 replicated      became a recovery point; ``replica_bytes``, ``repaired_bytes``, ``peer_bytes``, ``first_byte_at``,
                 ``complete_at``, ``applied_at``
 repaired        the same step, where bytes of it were repaired; ``repaired_bytes``, ``peer_bytes``
-lost            can not become one by replay; ``reason``, ``detail``
+lost            cannot become one from its gradient; ``reason``, ``detail``
 uploaded        step of the state that the trainer uploaded
 resynced        the same, where it ends a loss; ``since``: first lost step
 adopted         recovery point that another shadow node gave when this one was started again; ``peer``; ``since``:

@@ -48,7 +48,7 @@ class GrpcPeer:
         self.address = address
         """Where it listens."""
         self.trouble: str | None = None
-        """Why it did not answer last time: it refuses us, or we it; None where it did, or is only not there."""
+        """Why it did not answer last time: it refuses us, or we it; None where it did, or is just down."""
         self._tls = tls
         self._channel = open_channel(address, tls, [("grpc.max_receive_message_length", MAX_MESSAGE_BYTES)])
         self._stub = rpc.ShadowStub(self._channel)  # type: ignore[no-untyped-call]

@@ -72,7 +72,7 @@ class PeerDriver:
                 ask_peers(self._node, self._peers)
                 self._report_troubles()
             except ValueError:
-                # gRPC says so of a channel that was closed meanwhile.
+                # gRPC says so of a channel that was closed in between.
                 if not self._stop.is_set():
                     raise
 

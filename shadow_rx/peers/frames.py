@@ -2,7 +2,7 @@
 
 Frames are given in the form that their flow's primary hop has on the wire: verified ones whole, of others the bytes
 that are there, because each node may lack another part of the same frame. Who takes them treats them as a replica's
-bytes: nothing is believed before the frame's CRC32C fits. So a peer can fill a hole, and can not spoil anything.
+bytes: nothing is believed before the frame's CRC32C fits. So a peer can fill a hole, and cannot damage anything.
 """
 
 from __future__ import annotations

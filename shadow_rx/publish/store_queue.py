@@ -69,7 +69,7 @@ class StoreQueue:
             ValueError: `depth` is below 1.
         """
         if depth < 1:
-            raise ValueError(f"depth is {depth}, expected at least 1")
+            raise ValueError(f"waiting points: {depth}, expected at least 1")
         self._depth = depth
         self._lanes: dict[str, _Lane] = {}
         self._order: deque[str] = deque()
@@ -128,7 +128,7 @@ class StoreQueue:
         )
 
     def _turn(self) -> str:
-        """Return the groups one after the other, so that none waits for ever."""
+        """Return the groups one after the other, so that none starves."""
         if len(self._order) != len(self._lanes):
             self._order = deque(self._lanes)
         self._order.rotate(-1)

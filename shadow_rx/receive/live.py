@@ -21,7 +21,7 @@ class LiveCapture:
     does not matter which way it came, nor in which order.
 
     Attributes:
-        error: which interfaces were given up by and by and why (they vanished or were set down), None while none was.
+        error: which interfaces were given up, one after the other, and why (removed, or set down), None while none was.
     """
 
     def __init__(self, node: ShadowNode, interfaces: Sequence[str], on_death: OnDeath | None = None) -> None:
@@ -76,7 +76,7 @@ class LiveCapture:
             self._count_drops(ring)
 
     def _count_drops(self, ring: PacketRing) -> None:
-        """Tell of frames that the kernel dropped since the last call, for want of room in the ring."""
+        """Tell of frames that the kernel dropped since the last call, because the ring was full."""
         dropped = ring.dropped()
         if dropped:
             self._node.count_kernel_drops(dropped)

@@ -1,4 +1,4 @@
-"""What stands before every RPC of a shadow node: who asks, whether it may, and a line in the access log."""
+"""Checks before every RPC of a shadow node who asks and whether it may, and logs it."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ class Guard(grpc.ServerInterceptor):  # type: ignore[type-arg]
     """Refuses calls that a certificate's identity may not make, and logs all."""
 
     def __init__(self, job: Job, shadow: str, admission: Admission) -> None:
-        """Stand before the shadow node `shadow` of `job`."""
+        """Guard the shadow node `shadow` of `job`."""
         self._job, self._shadow, self._admission = job, shadow, admission
 
     def intercept_service(self, continuation: Callable[[Any], Handler | None], handler_call_details: Any) -> Handler:
-        """Return the handler of a call, with the guard before it; also of a call that there is not."""
+        """Return the handler of a call, with the guard before it; also of an unknown call."""
         handler = continuation(handler_call_details)
         call = handler_call_details.method.rpartition("/")[2]
         if handler is None:

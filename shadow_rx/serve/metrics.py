@@ -291,7 +291,7 @@ class MetricsServer:
 
     def stop(self) -> None:
         """Stop listening, and return when all is over."""
-        if self._thread.trouble is None:  # `shutdown` waits for the loop, and for ever where it is over
+        if self._thread.trouble is None:  # `shutdown` waits for the loop, and never returns where it has ended
             self._server.shutdown()
         self._server.server_close()
         self._thread.join()

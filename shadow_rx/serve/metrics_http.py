@@ -50,7 +50,7 @@ def metrics_http(
         timeout = _PATIENCE_S
 
         def log_message(self, format: str, *args: Any) -> None:
-            """Say nothing: scrapes come every few seconds."""
+            """Print nothing: scrapes come every few seconds."""
 
         def handle(self) -> None:
             """Answer one request, of those who may ask."""

@@ -53,11 +53,11 @@ class GroupStatus:
     group: str
     """DP group name."""
     epoch: int
-    """Present incarnation, 0 before the first attach."""
+    """Current incarnation, 0 before the first attach."""
     trained_step: int
     """Newest step that the ranks announced."""
     replica_step: int
-    """Newest recovery point of the present history."""
+    """Newest recovery point of the current history."""
     durable_step: int
     """Newest one that is completely on storage, 0 without."""
     gaps: tuple[Gap, ...]

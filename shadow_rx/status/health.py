@@ -15,7 +15,7 @@ class Part:
     """A part of a shadow node that works beside the replication: a thread, or a log."""
 
     name: str
-    """What it is."""
+    """Its name."""
     trouble: str | None = None
     """Why it does not work, or not fully; None while it does."""
     lost: int = 0
@@ -68,7 +68,7 @@ class StoreStatus:
     log_bytes: int = 0
     """Bytes of steps that were taken and wait for a commit together with later ones."""
     stride: int = 1
-    """While storage is slower than training, every so manieth waiting step is kept for certain; 1: each."""
+    """While storage is slower than training, every `stride`-th waiting step is sure to be kept; 1: each."""
 
 
 @dataclass(frozen=True)

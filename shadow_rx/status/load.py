@@ -1,8 +1,8 @@
 """How busy a shadow node is, and how many nodes would be enough. Pure arithmetic on durations.
 
 Utilisation law (Denning and Buzen, "The Operational Analysis of Queueing Network Models", ACM Computing Surveys 10(3),
-1978): utilisation = work per step / time between steps. A stage whose utilisation is above 1 falls behind for ever;
-n nodes that share the work evenly have 1/n of it each.
+1978): utilisation = work per step / time between steps. A stage whose utilisation is above 1 falls further and
+further behind; n nodes that share the work evenly have 1/n of it each.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class LoadMeter:
         self._wanted_bytes = 0.0
         self._applied, self._written = Histogram(), Histogram()
         self.overloaded = False
-        """Whether it was so when last checked."""
+        """Whether it was overloaded when last checked."""
 
     def worked(self, seconds: float) -> None:
         """Add time that the node worked on the group."""

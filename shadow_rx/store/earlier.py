@@ -12,7 +12,7 @@ from shadow_rx.store.retained import StoredObject
 
 
 def found_points(reader: StoreReader, group: str) -> list[tuple[int, int]]:
-    """Return epoch and step of what the store holds of `group`, of its present epochs.
+    """Return epoch and step of what the store holds of `group`, of its current epochs.
 
     The newest is one that was just read back, replayed and found right: what comes after it, as names tell, was torn
     by the crash that ended the writer, and is not durable.

@@ -198,7 +198,7 @@ def _optimizer(point: RecoveryPoint, scheduler: Any, names: bool) -> dict[str, A
     """Return optimizer.state_dict(), with parameters by number as the optimizer has them, or by name.
 
     Each group also has ``param_names``, torch's own key: numbers alone do not tell an optimizer that was built in
-    another order. And ``initial_lr`` where there is a schedule, which torch wants to begin one in the middle.
+    another order. And ``initial_lr`` where there is a schedule, which torch needs to start one in the middle.
     """
     ordered = [name for group in point.manifest.optimizer.groups for name in group.params]
     key = {name: name if names else index for index, name in enumerate(ordered)}

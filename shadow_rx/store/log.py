@@ -35,11 +35,11 @@ from shadow_rx.store.opening import OpenStore
 from shadow_rx.store.segment import Segment, SegmentDamage, decode_segment
 from shadow_rx.store.steplog import (
     LoggedStep,
-    besides_replay,
     decode_step,
     is_replayed,
     join,
     layout_of,
+    other_tensors,
     params_of,
     plan_of,
 )
@@ -173,10 +173,10 @@ class LogCursor:
         self._log = log
         self._point: RecoveryPoint | None = base
         self.manifest = base.manifest
-        """Manifest of the present step."""
+        """Manifest of the current step."""
         try:
             self._layout = layout_of(base.manifest)
-            self._others = besides_replay(self._layout, base.tensors)
+            self._others = other_tensors(self._layout, base.tensors)
             params = params_of(self._layout)
             state = {name: tensor for name, tensor in base.tensors.items() if is_replayed(name, params)}
             self._model = LiveModel(self._layout, plan_of(base.manifest), state)
@@ -185,7 +185,7 @@ class LogCursor:
 
     @property
     def step(self) -> int:
-        """The present step."""
+        """The current step."""
         return self.manifest.step
 
     def advance(self) -> bool:
@@ -225,7 +225,7 @@ class LogCursor:
         return True
 
     def point(self) -> RecoveryPoint:
-        """Return the recovery point of the present step.
+        """Return the recovery point of the current step.
 
         Raises:
             StoreError: a tensor that no recovery point can hold.

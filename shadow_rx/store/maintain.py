@@ -22,7 +22,7 @@ def rotate_key(storage: Storage, key_file: Path, drop_old: bool = False, progres
     the file, because another store may need them.
 
     Args:
-        storage: the store, as it lies in the storage; it is taken, so no writer is at work meanwhile.
+        storage: the store, as it lies in the storage; it is taken, so no other writer is at work.
         key_file: where the keys are kept; it is made where it is missing.
         drop_old: whether the keys that were in the file are removed from it in the end: no other store needs them.
         progress: told how far it is.

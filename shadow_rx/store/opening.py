@@ -124,8 +124,8 @@ def open_for_reading(storage: Storage, ring: KeyRing | None = None) -> OpenStore
 def taken(storage: Storage) -> Iterator[StoreFile | None]:
     """Take a place for writing, and give it back if what is done within fails.
 
-    Gives what the store there says of itself, None where nothing is there yet. What a writer that died left unfinished
-    is gone. A place that has other things in it and no store is refused, and nothing in it is touched.
+    Gives what the store there says of itself, None where nothing is there yet. What a dead writer left unfinished
+    is removed. A place that has other things in it and no store is refused, and nothing in it is touched.
 
     Raises:
         StoreError: it is refused, another writer has it, or others than its owner can read it.

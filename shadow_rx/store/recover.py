@@ -67,7 +67,7 @@ class StoreReader:
                 return self._point_in(entry, step)
         known = [(entry.epoch, entry.steps.spans()) for entry in self._candidates(group, epoch)]
         there = ", ".join(f"{spans[0][0]} to {spans[-1][1] - 1} of epoch {each}" for each, spans in known if spans)
-        raise missing(self.url, group, f"has no step {step}; there are steps {there or 'of none'}")
+        raise missing(self.url, group, f"has no step {step}; {f'it has steps {there}' if there else 'it has none'}")
 
     def find(self, group: str, step: int, epoch: int) -> RecoveryPoint | None:
         """Return the recovery point of a step of an epoch; None where the store does not speak of it.

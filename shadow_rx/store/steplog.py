@@ -64,8 +64,8 @@ def params_of(layout: Layout) -> frozenset[str]:
     return frozenset(slot.param.name for slot in layout.slots)
 
 
-def besides_replay(layout: Layout, tensors: Mapping[str, torch.Tensor]) -> Tensors:
-    """Return the tensors that the replay does not give."""
+def other_tensors(layout: Layout, tensors: Mapping[str, torch.Tensor]) -> Tensors:
+    """Return the tensors that gradients do not determine."""
     params = params_of(layout)
     return {name: tensor for name, tensor in tensors.items() if not is_replayed(name, params)}
 
@@ -80,7 +80,7 @@ def digest_of(snapshot: Snapshot) -> bytes:
 
 
 def encode_step(snapshot: Snapshot, before: Mapping[str, torch.Tensor]) -> tuple[Parts, Tensors]:
-    """Return the parts of the record of a step, and the tensors that are not replayed for the next call.
+    """Return the parts of the record of a step, and the tensors that gradients do not determine, for the next call.
 
     Args:
         snapshot: the step, with its gradient.
@@ -92,7 +92,7 @@ def encode_step(snapshot: Snapshot, before: Mapping[str, torch.Tensor]) -> tuple
     """
     if snapshot.gradient is None or not snapshot.records:
         raise ValueError(f"the snapshot of step {snapshot.step} has no gradient or no records; only a base can hold it")
-    bare = replace(snapshot, tensors=besides_replay(snapshot.layout, snapshot.tensors), gradient=None)
+    bare = replace(snapshot, tensors=other_tensors(snapshot.layout, snapshot.tensors), gradient=None)
     manifest, tensors = contents(bare)
     kept = [name for name, tensor in tensors.items() if name in before and same(tensor, before[name])]
     state = state_parts({name: tensor for name, tensor in tensors.items() if name not in kept})

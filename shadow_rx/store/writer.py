@@ -26,7 +26,7 @@ from shadow_rx.store.opening import OpenStore, open_for_reading, open_for_writin
 from shadow_rx.store.recover import StoreReader
 from shadow_rx.store.retained import Retained, StoredObject
 from shadow_rx.store.segment import Parts, encode_segment
-from shadow_rx.store.steplog import besides_replay, encode_step
+from shadow_rx.store.steplog import encode_step, other_tensors
 from shadow_rx.store.storage.crypto import KeyRing
 from shadow_rx.store.storage.files import FileOperations
 from shadow_rx.trainer.description import OptimizerPlan
@@ -114,7 +114,7 @@ class RecoveryStore:
             StoreError: a URL that cannot be used.
         """
         if keep is not None and keep < 1:
-            raise ValueError(f"keep is {keep}, expected at least 1, or None for all")
+            raise ValueError(f"stored steps: {keep}, expected at least 1, or None for all")
         if keep is not None:
             policy = policy.model_copy(update={"retention": Retention(steps=keep)})
         self.target = target
@@ -222,7 +222,7 @@ class RecoveryStore:
         return EncodedPoint(manifest_text(point.manifest, indent=1), pack_tensors(point.tensors))
 
     def points(self, group: str) -> list[tuple[int, int]]:
-        """Return epoch and step of what the store holds of `group`, of its present epochs (`found_points`).
+        """Return epoch and step of what the store holds of `group`, of its current epochs (`found_points`).
 
         Raises:
             StoreError: see `open`.
@@ -289,7 +289,7 @@ class RecoveryStore:
 
     @contextmanager
     def _listed(self, group: str, entry: StoredObject) -> Iterator[None]:
-        """List an object that is written within; one that failed too, as it may be there: it is deleted in its turn."""
+        """List an object that is written within; also one whose writing failed, as part of it may be there."""
         retained = self._retained[group]
         try:
             yield
@@ -313,7 +313,7 @@ class RecoveryStore:
         point = (snapshot.group, snapshot.epoch, snapshot.step)
         with self._listed(snapshot.group, StoredObject(name, (point,), True)):
             self.open().storage.put_folder(name, self._base_files(snapshot), _synced(self.policy, base=True))
-        others = besides_replay(snapshot.layout, contents(snapshot)[1]) if self._logged else {}
+        others = other_tensors(snapshot.layout, contents(snapshot)[1]) if self._logged else {}
         self._tails[snapshot.group] = _LogTail(
             snapshot.epoch, snapshot.step, snapshot.layout, snapshot.optimizer, others=others
         )
@@ -347,7 +347,7 @@ def _base_due(policy: StoreSpec, since: int, hurry: bool) -> bool:
 
     Args:
         policy: the job's wishes.
-        since: steps since the last base, the present one included.
+        since: steps since the last base, the current one included.
         hurry: whether other steps wait already: a base is put off then, for at most as long again, because it is
             what takes the longest.
     """

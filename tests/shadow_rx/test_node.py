@@ -206,7 +206,7 @@ def test_publishers_refuse_misuse(tmp_path: Path) -> None:
         with pytest.raises(RuntimeError, match="start"):
             publisher.offer(snapshot)
         publisher.close()
-    with pytest.raises(ValueError, match="depth"):
+    with pytest.raises(ValueError, match="waiting points: 0"):
         BackgroundPublisher(RecoveryStore(tmp_path), 0)
 
 

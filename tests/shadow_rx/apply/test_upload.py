@@ -311,7 +311,7 @@ def test_what_changed_meanwhile_is_noticed() -> None:
     plan = rig.group.plan_upload(1, 0)
     state = prepare(plan, rig.twin.state_bytes())
     rig.node.attach(rig.twin.attach(2))
-    with pytest.raises(ShadowError, match="not the present epoch"):
+    with pytest.raises(ShadowError, match="not the current epoch"):
         rig.group.take_upload(state)
 
 

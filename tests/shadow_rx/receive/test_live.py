@@ -234,8 +234,8 @@ def test_replicas_are_taken_from_every_interface(namespace: list[str], tmp_path:
         ({"--job": "missing.yaml"}, "missing.yaml"),
         ({"--shadow": "sh9"}, "no shadow 'sh9'"),
         ({"--iface": "nowhere"}, "nowhere"),
-        ({"--window": "1"}, "window is 1"),
-        ({"--stored-steps": "0"}, "keep is 0"),
+        ({"--window": "1"}, "window: 1, expected at least 2"),
+        ({"--stored-steps": "0"}, "stored steps: 0, expected at least 1"),
         ({"--listen": "unix:/nowhere/at/all.sock"}, "cannot listen"),
     ],
 )

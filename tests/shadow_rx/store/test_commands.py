@@ -33,7 +33,7 @@ def test_restore_by_step_and_latest(store: Path, tmp_path: Path) -> None:
     assert json.loads(done.stdout)["step"] == 7
     assert run("restore", store, "--step", "7", "--format", "point", "--to", tmp_path / "p").exit_code == 0
     missing = run("restore", store, "--step", 99, "--to", tmp_path / "c.pt")
-    assert (missing.exit_code, "has no step 99; there are steps 1 to 14 of epoch 1" in missing.stderr) == (2, True)
+    assert (missing.exit_code, "has no step 99; it has steps 1 to 14 of epoch 1" in missing.stderr) == (2, True)
     assert not (tmp_path / "c.pt").exists()
     for words in (["--to", "x.bin"], ["--to", "x.pt", "--step", "-1"], ["--to", "x.pt", "--model-only"]):
         assert run("restore", store, *words).exit_code == 2

@@ -153,7 +153,7 @@ def test_a_step_that_is_missing_makes_a_base(tmp_path: Path) -> None:
     ]  # fmt: skip
     for snapshot in kept:
         assert_equal(reader(tmp_path).point("dp0", snapshot.step), snapshot)
-    with pytest.raises(StoreError, match="has no step 4; there are steps 1 to 9 of epoch 1"):
+    with pytest.raises(StoreError, match="has no step 4; it has steps 1 to 9 of epoch 1"):
         reader(tmp_path).point("dp0", 4)
 
 

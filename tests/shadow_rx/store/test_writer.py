@@ -182,7 +182,7 @@ def test_the_newest_points_are_kept(tmp_path: Path, snapshots: list[Snapshot]) -
     with pytest.raises(RecoveryPointError):
         store.read("dp0", 1, 4)
     assert json.loads(store.read("dp0", 1, 5).manifest_json)["step"] == 5
-    with pytest.raises(ValueError, match="keep"):
+    with pytest.raises(ValueError, match="stored steps: 0"):
         RecoveryStore(tmp_path, keep=0)
 
 

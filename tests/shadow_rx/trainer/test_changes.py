@@ -133,7 +133,7 @@ def test_unusable_changes_are_refused_and_cost_nothing() -> None:
     rig.begin()
     good = announcement(rig, step=2)
     for change, text, code in (
-        ({"epoch": 7}, "not the present epoch", Refusal.FAILED_PRECONDITION),
+        ({"epoch": 7}, "not the current epoch", Refusal.FAILED_PRECONDITION),
         ({"layout_json": "{"}, "layout_json", Refusal.INVALID_ARGUMENT),
         ({"layout_json": make_layout(((3,),)).to_json()}, "not in the layout", Refusal.INVALID_ARGUMENT),
         ({"layout_json": make_layout(bucket_bytes=90).to_json()}, "expected more than 1", Refusal.INVALID_ARGUMENT),

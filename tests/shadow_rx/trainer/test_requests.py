@@ -246,9 +246,17 @@ def test_a_shadow_that_the_job_does_not_have() -> None:
         ShadowCore(make_job(), "sh7")
 
 
-@pytest.mark.parametrize("bad", [{"window": 1}, {"hold": 0}, {"pending_records": 0}, {"memory_limit": 0}])
-def test_options(bad: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match=next(iter(bad))):
+@pytest.mark.parametrize(
+    ("bad", "message"),
+    [
+        ({"window": 1}, "window: 1"),
+        ({"hold": 0}, "memory points: 0"),
+        ({"pending_records": 0}, "pending records: 0"),
+        ({"memory_limit": 0}, "memory limit: 0"),
+    ],
+)
+def test_options(bad: dict[str, int], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         ShadowOptions(**bad)
 
 

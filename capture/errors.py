@@ -4,18 +4,18 @@ from __future__ import annotations
 
 
 class CaptureError(Exception):
-    """A capture file that cannot be read (on); all whole packets before `offset` were handed out first.
+    """A capture file is damaged at `offset`; all complete packets before it were returned first.
 
     Attributes:
         path: the file, ``standard input`` or ``stream``.
-        offset: byte offset of the header, record or block that is wrong; in the decompressed data where `path` is
-            compressed, which `problem` then says.
-        problem: what was found there.
-        fix: what to do about it.
+        offset: byte offset of the damaged header, record or block; in the decompressed data if `path` is compressed, as
+            `problem` then says.
+        problem: what is wrong there.
+        fix: how to fix it.
     """
 
     def __init__(self, path: str, offset: int, problem: str, fix: str) -> None:
-        """Keep all four."""
+        """Keep the fields."""
         super().__init__(path, offset, problem, fix)
         self.path = path
         self.offset = offset
@@ -23,5 +23,5 @@ class CaptureError(Exception):
         self.fix = fix
 
     def __str__(self) -> str:
-        """Return one line that names everything."""
+        """Return all fields in one line."""
         return f"{self.path}: at byte {self.offset}: {self.problem}; {self.fix}"

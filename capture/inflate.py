@@ -1,4 +1,4 @@
-"""gzip input as a stream (RFC 1952): bounded pieces, several members, and all that can be had before damage."""
+"""gzip input as a stream (RFC 1952): bounded pieces, several members, and all data before damage."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _INPUT_BYTES = 1 << 16
 
 
 class Inflater:
-    """Decompresses what `read` returns.
+    """Decompresses the bytes that `read` returns.
 
-    However far the input expands, a call holds one piece of input and one of output.
+    However much the input expands, a call holds one piece of input and one of output.
     """
 
     def __init__(self, read: Callable[[int], bytes], first: bytes) -> None:
@@ -23,7 +23,7 @@ class Inflater:
         self._pending = first
         self._started = False
         self.failure: str | None = None
-        """What is wrong with the compressed data, once `read` has returned nothing because of it."""
+        """What is wrong with the compressed data, after `read` has returned nothing because of it."""
 
     def read(self, size: int) -> bytes:
         """Return 1 to `size` decompressed bytes, nothing at the end or at damage (see `failure`)."""
@@ -37,7 +37,7 @@ class Inflater:
                     self.failure = "the gzip data ends early"
                 return b""
             if not self._started:
-                # Padding with zeros after a member is usual (tapes, block devices); RFC 1952 knows no gap elsewhere.
+                # Zero padding after a member is common (tapes, block devices); RFC 1952 allows no other gap.
                 data = data.lstrip(b"\0")
                 if not data:
                     self._pending = b""
@@ -61,7 +61,7 @@ class Inflater:
 
 
 def _salvage(inflater: zlib._Decompress, data: bytes) -> bytes:
-    """Return what `data` gives up to the damage in it, which zlib keeps to itself when it reports an error."""
+    """Return the output of `data` up to the damage in it, which zlib does not return with its error."""
     found = []
     for index in range(len(data)):
         try:

@@ -23,7 +23,7 @@ def _u32(data, at):
 
 @jit
 def walk_block(block, at, count, tags, starts, lengths, wire_lengths, times_ns):
-    """Do what `capture.walk.walk_block` does."""
+    """Equivalent of `capture.walk.walk_block`."""
     found = 0
     for _ in range(count):
         if at < 0 or at + 68 > len(block):
@@ -69,7 +69,7 @@ def _swapped(value):
 
 @jit
 def scan_pcap(data, position, count, big, unit_ns, link_type, table, odd):
-    """Do what `capture.walk.scan_pcap` does."""
+    """Equivalent of `capture.walk.scan_pcap`."""
     end, capacity = len(data), table.shape[1]
     while count < capacity:
         begin = position + 16
@@ -92,7 +92,7 @@ def scan_pcap(data, position, count, big, unit_ns, link_type, table, odd):
 
 @jit
 def scan_pcapng(data, position, count, big, clocks, table, odd):
-    """Do what `capture.walk.scan_pcapng` does."""
+    """Equivalent of `capture.walk.scan_pcapng`."""
     end, capacity = len(data), table.shape[1]
     while count < capacity:
         if position + 12 > end:

@@ -1,4 +1,4 @@
-"""What a capture file holds: packets, and the interfaces they were seen on."""
+"""Contents of a capture file: packets and interfaces."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Packet:
     data: bytes
     """Captured bytes, for Ethernet from the destination address on."""
     original_length: int
-    """Bytes on the wire; more than ``len(data)`` when the snapshot length cut the packet."""
+    """Bytes on the wire; more than ``len(data)`` if the snapshot length cut the packet."""
     interface: int
     """Index into the interfaces of its section (pcapng); 0 in pcap."""
     link_type: int
@@ -31,10 +31,10 @@ class Packet:
 
 
 class _Draft:
-    """A packet that can still be filled in.
+    """A packet under construction.
 
-    A frozen dataclass sets each field by a call, which took a third of the whole reading time. This sets the same
-    slots plainly, and then becomes a `Packet`.
+    A frozen dataclass sets each field with a call, which took a third of the reading time. This class sets the same
+    slots directly, and then becomes a `Packet`.
     """
 
     __slots__ = ("data", "interface", "link_type", "number", "offset", "original_length", "time_ns")
@@ -68,8 +68,8 @@ class Interface:
     """One interface of a capture."""
 
     name: str
-    """Its name, the empty string where the file has none; at most 255 bytes of it are kept."""
+    """Its name, empty if the file has none; at most 255 bytes of it are kept."""
     link_type: int
     """LINKTYPE_* of its packets."""
     snaplen: int
-    """Most bytes that were captured of a packet, 0 for all."""
+    """Snapshot length: most bytes captured of a packet, 0 for all."""

@@ -18,7 +18,7 @@ FILE_HEADER_BYTES = 24
 MAGIC_MICROSECONDS = 0xA1B2C3D4
 MAGIC_NANOSECONDS = 0xA1B23C4D
 _RECORD_HEADER_BYTES = 16
-_LINKTYPE_MASK = 0xFFFF  # the upper half tells the length of a frame check sequence, which we leave in place
+_LINKTYPE_MASK = 0xFFFF  # the upper half is the length of a frame check sequence, which is left in place
 _DAMAGE_FIX = f"the file is damaged from here on; {CUT_FIX}"
 
 
@@ -31,10 +31,10 @@ class PcapReader:
         Args:
             source: input, at its beginning.
             order: byte order, ``<`` or ``>`` as in `struct`.
-            nanoseconds: whether the magic says so.
+            nanoseconds: whether time stamps are in nanoseconds, according to the magic.
 
         Raises:
-            CaptureError: the header is cut off, or of a version whose record headers mean something else.
+            CaptureError: the header is cut off, or of a version with other record headers.
         """
         self._source = source
         self._order = order
@@ -46,15 +46,15 @@ class PcapReader:
             raise source.truncated(0, "the pcap file header", have, FILE_HEADER_BYTES)
         major, minor, snaplen, network = struct.unpack_from(f"{order}4xHH8xII", source.view)
         if (major, minor) != (2, 4):
-            problem = f"pcap version {major}.{minor}, and only 2.4 is known"
+            problem = f"pcap version {major}.{minor}, but only 2.4 is supported"
             raise source.error(4, problem, "convert it with: editcap -F pcap OLD NEW")
         self.interfaces = [Interface("", network & _LINKTYPE_MASK, snaplen)]
 
     def tables(self) -> Iterator[Table]:
-        """Yield the packets that lie in the source's present buffer, until there are none.
+        """Yield the packets in the source's current buffer, until there are none.
 
         Raises:
-            CaptureError: after the whole packets before the damage.
+            CaptureError: after the complete packets before the damage.
             OSError: the input cannot be read.
         """
         source, big, link_type = self._source, self._order == ">", self.interfaces[0].link_type
@@ -88,7 +88,7 @@ class PcapReader:
         (captured,) = struct.unpack_from(f"{self._order}8xI", source.view, position)
         problem = f"a packet of {captured} captured bytes, more than {MAX_BLOCK_BYTES}"
         if not captured:
-            # Space that was reserved and never written, as a crash or a sparse copy leaves it, would otherwise be
+            # Space that was reserved but never written, after a crash or a sparse copy, would otherwise become
             # gigabytes of empty packets from 1970.
             problem = "a hole of zeros instead of a packet"
         return source.error(source.start + position, problem, _DAMAGE_FIX)

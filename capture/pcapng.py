@@ -39,7 +39,7 @@ OPTION_IF_TSRESOL = 9
 OPTION_IF_TSOFFSET = 14
 
 MAX_INTERFACES = 1 << 16
-"""Most interfaces of a section, so that a file of nothing else cannot fill the memory."""
+"""Most interfaces of a section, so that a file full of them cannot fill the memory."""
 
 _FRAME_BYTES = 12  # type and length before, length after the body
 _MAX_NAME_BYTES = 255
@@ -49,11 +49,11 @@ _DAMAGE_FIX = f"the file is damaged from here on; {CUT_FIX}"
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """A kind of block that is read."""
+    """A supported kind of block."""
 
     name: str
     least_bytes: int
-    """Size of a block with nothing variable in it."""
+    """Size of a block without variable parts."""
 
 
 _KINDS = {
@@ -66,7 +66,7 @@ _KINDS = {
 
 
 class _Clock(NamedTuple):
-    """What a packet needs of its interface: ``ticks * multiplier // divisor + offset_ns`` is its time."""
+    """Clock of an interface: the time of a packet is ``ticks * multiplier // divisor + offset_ns``."""
 
     link_type: int
     multiplier: int
@@ -75,7 +75,7 @@ class _Clock(NamedTuple):
 
     @property
     def row(self) -> tuple[int, int, int, int]:
-        """What a scan is told: nothing that could leave 64 bits."""
+        """The clock for a scan, limited to values that cannot exceed 64 bits."""
         safe = self.divisor <= 1 << 33 and abs(self.offset_ns) < 1 << 62
         return (self.link_type, self.multiplier, self.divisor, self.offset_ns) if safe else (0, 1, UNSAFE, 0)
 
@@ -84,21 +84,21 @@ class PcapngReader:
     """The packets of one pcapng file."""
 
     def __init__(self, source: ByteSource) -> None:
-        """Read `source`, which is at the beginning of a Section Header Block."""
+        """Read `source`, positioned at a Section Header Block."""
         self._source = source
         self._order = "<"
         self.interfaces: list[Interface] = []
-        """Interfaces of the present section, as far as it was read."""
+        """Interfaces of the current section read so far."""
         self.odd = np.zeros(2, np.int64)
-        """As of `capture.pcap.PcapReader`."""
+        """See `capture.pcap.PcapReader`."""
         self._clocks: list[_Clock] = []
         self._rows = np.zeros((0, 4), np.int64)
 
     def tables(self) -> Iterator[Table]:
-        """Yield the packets that lie in the source's present buffer, until there are none.
+        """Yield the packets in the source's current buffer, until there are none.
 
         Raises:
-            CaptureError: after the whole packets before the damage.
+            CaptureError: after the complete packets before the damage.
             OSError: the input cannot be read.
         """
         source = self._source
@@ -112,9 +112,9 @@ class PcapngReader:
                 count, position, need = scan_pcapng(source.buffer, position, count, big, clocks, table, self.odd)
                 if need == LOOK:
                     if count and self._kind(position) == SECTION_HEADER:
-                        break  # `interfaces` are those of the packets that were handed out last
+                        break  # `interfaces` are those of the packets that were returned last
                     try:
-                        position, count, need = self._look(position, table, count)
+                        position, count, need = self._read_block(position, table, count)
                     except CaptureError as caught:
                         error = caught
                         break
@@ -142,11 +142,12 @@ class PcapngReader:
         view = self._source.view
         return int(struct.unpack_from(f"{self._order}I", view, position)[0]) if position + 4 <= len(view) else -1
 
-    def _look(self, position: int, table: Table, count: int) -> tuple[int, int, int]:
-        """Read the block at `position`, whose header is there.
+    def _read_block(self, position: int, table: Table, count: int) -> tuple[int, int, int]:
+        """Read the block at `position`, whose header is in the buffer.
 
         Returns:
-            Where it ends (or begins), rows of `table` that are filled, and the bytes that it needs, `LOOK` for none.
+            Its end (or its start, if more is needed), the number of filled rows of `table`, and the bytes that it
+            needs, `LOOK` for none.
         """
         source = self._source
         view = source.view
@@ -188,7 +189,7 @@ class PcapngReader:
         if kind == SIMPLE_PACKET:
             (original,) = struct.unpack_from(f"{order}I", view, position + 8)
             begin, interface = position + 12, 0
-            # The captured length is not stored: it is what the interface's snaplen leaves of the original one.
+            # The captured length is not stored: it is the original one limited by the interface's snaplen.
             snaplen = self.interfaces[0].snaplen if self.interfaces else 0
             captured = min(original, snaplen) if snaplen else original
         else:
@@ -207,7 +208,7 @@ class PcapngReader:
     def _section(self, position: int) -> None:
         major, minor = struct.unpack_from(f"{self._order}HH", self._source.view, position + 12)
         if major != 1:
-            problem = f"a section of pcapng version {major}.{minor}, and only 1.x is known"
+            problem = f"a section of pcapng version {major}.{minor}, but only 1.x is supported"
             raise self._source.error(self._source.start + position + 12, problem, _DAMAGE_FIX)
         self.interfaces.clear()
         self._clocks.clear()
@@ -242,7 +243,7 @@ class PcapngReader:
             if code == OPTION_END:
                 return
             if length > stop - position - 4:
-                problem = f"option {code} of {length} bytes, more than its block has left ({stop - position - 4})"
+                problem = f"option {code} of {length} bytes, more than the rest of its block ({stop - position - 4})"
                 raise source.error(source.start + position, problem, _DAMAGE_FIX)
             yield code, position + 4, length
             position += 4 + (length + 3 & ~3)
@@ -253,7 +254,7 @@ class PcapngReader:
             raise self._source.error(self._source.start + begin - 4, problem, _DAMAGE_FIX)
 
     def _skip(self, position: int, kind: int, length: int) -> None:
-        """Go to the end of the block at `position`, which is not all in the buffer, and check its second length."""
+        """Skip to the end of the block at `position`, only partly in the buffer, and check its second length."""
         source = self._source
         offset = source.start + position
         source.skip(position, length - 4)
@@ -276,7 +277,7 @@ class PcapngReader:
 
     def _bad_packet(self, position: int, kind: int, interface: int, captured: int, room: int) -> CaptureError:
         if interface >= len(self._clocks):
-            problem = f"interface {interface}, but the section has described {len(self._clocks)} so far"
+            problem = f"interface {interface}, but the section has described only {len(self._clocks)} so far"
         else:
             problem = f"{captured} captured bytes, but room for {room}"
         problem = f"{_name(kind)} with {problem}"

@@ -46,41 +46,41 @@ _REFUSED = {
     b"PK\x03\x04": ("a zip archive", "unpack it with: unzip"),
     b"\x1f\x8b\x08\x00": ("gzip-compressed twice", "decompress it once with: gzip -d"),
 }
-_NOT_A_CAPTURE_FIX = "a pcap or pcapng file is needed, as tcpdump and Wireshark write it, plain or gzip-compressed"
+_NOT_A_CAPTURE_FIX = "expected a pcap or pcapng file as written by tcpdump and Wireshark, plain or gzip-compressed"
 
 
 class CaptureReader:
-    """The packets of one capture, in order, read as they are asked for.
+    """The packets of one capture, in order, read lazily.
 
-    Memory does not grow with the input. Iterate once: a second loop goes on where the first stopped, and is empty after
-    an error. Closing it (or leaving its ``with`` block) closes the file if it was opened here.
+    Memory does not grow with the input. Iterate once: a second loop continues where the first stopped, and is empty
+    after an error. Closing it (or leaving its ``with`` block) closes the file if it was opened here.
 
-    The checksum of gzip input comes at its end, so that bytes which are wrong in it may be reported only there.
+    The checksum of gzip input is at its end, so wrong bytes may be reported only there.
     """
 
     def __init__(self, path: Path | BinaryIO, name: str | None = None) -> None:
-        """Open the file and look at its first bytes.
+        """Open the file and read its first bytes.
 
         Args:
-            path: a file, or a stream that is read from its present position on.
-            name: what errors call the input; `path`, or the stream's name, when not given.
+            path: a file, or a stream that is read from its current position on.
+            name: name of the input in errors; by default `path` or the stream's name.
 
         Raises:
-            CaptureError: it is empty or no capture, or its file header is cut off.
+            CaptureError: it is empty or not a capture, or its file header is cut off.
             OSError: the file cannot be opened or read.
         """
         self._owned: io.FileIO | None = None
         self._closed = False
         stream: BinaryIO
         if isinstance(path, Path):
-            # Unbuffered, because a ByteSource buffers and asks for large pieces.
+            # Unbuffered, because a ByteSource buffers and reads large pieces.
             stream = self._owned = io.FileIO(path, opener=_open)
         else:
             stream = path
         try:
             self._source = ByteSource(stream, name or _name(path))
             self.size: int | None = _size(stream)
-            """Bytes of the whole input, compressed as it is; None for pipes."""
+            """Size of the (compressed) input in bytes; None for pipes."""
             self.format: Literal["pcap", "pcapng"]
             """Kind of file."""
             self._reader = self._recognise()
@@ -92,29 +92,29 @@ class CaptureReader:
 
     @property
     def bytes_read(self) -> int:
-        """Bytes taken from the input so far, up to `size`; ahead of the packets by a buffer."""
+        """Bytes read from the input so far, up to `size`; up to a buffer ahead of the packets."""
         return self._source.bytes_read
 
     @property
     def interfaces(self) -> tuple[Interface, ...]:
-        """Interfaces known so far: the only one of a pcap, those of the present section of a pcapng."""
+        """Interfaces known so far: the only one of a pcap, those of the current section of a pcapng."""
         return tuple(self._reader.interfaces)
 
     @property
     def oddities(self) -> dict[str, int]:
-        """What was odd about packets so far, and how many they were; it changes nothing about their bytes."""
+        """Oddities so far, with the number of packets; they do not affect the packets' bytes."""
         longer, late = self._reader.odd.tolist()
         found = {
-            "packets with more bytes captured than on the wire: their IP length counts": longer,
-            "time stamps with a fraction of a second or more: times are not to be trusted": late,
+            "packets with more bytes captured than on the wire: their IP length is used": longer,
+            "time stamps whose fraction is a second or more: times are unreliable": late,
         }
         return {name: count for name, count in found.items() if count}
 
     def batches(self) -> Iterator[PacketBatch]:
-        """Yield the packets that were not yet handed out, some thousands at a time.
+        """Yield the packets that were not yet returned, some thousands at a time.
 
         Raises:
-            CaptureError: while iterating, after the last whole packet before the damage.
+            CaptureError: while iterating, after the last complete packet before the damage.
             OSError: while iterating, the input cannot be read.
             ValueError: the reader was closed.
         """
@@ -123,7 +123,7 @@ class CaptureReader:
             yield _batch(self._source.buffer, table)
 
     def __iter__(self) -> Iterator[Packet]:
-        """Return the packets that were not yet handed out, one by one; raises what `batches` does."""
+        """Return the packets that were not yet returned, one by one; errors as in `batches`."""
         self._check_open()
         return self._packets
 
@@ -174,15 +174,15 @@ class CaptureReader:
         for known in (magic, magic[::-1]):
             if known in _REFUSED:
                 what, fix = _REFUSED[known]
-                raise source.error(0, f"this is {what}, which is not read", fix)
-        raise source.error(0, f"this is no capture file: it begins with {magic.hex()}", _NOT_A_CAPTURE_FIX)
+                raise source.error(0, f"this is {what}, which is not supported", fix)
+        raise source.error(0, f"this is not a capture file: it begins with {magic.hex()}", _NOT_A_CAPTURE_FIX)
 
 
 def open_capture(path: Path | str) -> CaptureReader:
-    """Open the capture at `path`, or the one on standard input where it is ``-``.
+    """Open the capture at `path`, or on standard input if it is ``-``.
 
     Raises:
-        CaptureError: it is empty or no capture, or its file header is cut off.
+        CaptureError: it is empty or not a capture, or its file header is cut off.
         OSError: the file cannot be opened or read.
     """
     if str(path) == "-":
@@ -198,13 +198,13 @@ def _name(path: Path | BinaryIO) -> str:
 
 
 def _open(path: str, flags: int) -> int:
-    """Open a regular file; a named pipe or a device could be waited for for ever."""
+    """Open a regular file; opening a named pipe or a device could wait forever."""
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY)
     mode = os.fstat(descriptor).st_mode
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):  # FileIO itself refuses directories
         os.close(descriptor)
         what = "a pipe" if stat.S_ISFIFO(mode) else "a device"
-        raise OSError(errno.EINVAL, f"it is {what}; where standard input is read, give it there, as -", path)
+        raise OSError(errno.EINVAL, f"it is {what}; if standard input is supported, give it there, as -", path)
     return descriptor
 
 

@@ -1,7 +1,7 @@
-"""Live capture through rings that the kernel fills (packet(7), TPACKET_V3): batches of packets where they lie.
+"""Live capture through rings that the kernel fills (packet(7), TPACKET_V3): batches of packets without a copy.
 
-The kernel writes packets one behind another into blocks, and hands a block over when it is full or its time is up. So
-there is one system call for thousands of packets and no copy.
+The kernel writes packets consecutively into blocks, and hands over a block when it is full or its timeout has passed.
+So there is one system call for thousands of packets, and no copy.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from packets.batch import PacketBatch
 from packets.headers import LinkType
 
 BLOCK_BYTES = 1 << 20
-"""Default size of a block: many times the largest packet that segmentation offload makes (64 KiB)."""
+"""Default size of a block in bytes: many times the largest packet with segmentation offload (64 KiB)."""
 BLOCKS = 64
-"""Default number of blocks: what arrives while the reader is busy waits there."""
+"""Default number of blocks: they hold the packets that arrive while the reader is busy."""
 RETIRE_MS = 10
-"""After how long the kernel hands over a block that is not full."""
+"""Milliseconds after which the kernel hands over a block that is not full."""
 _PAUSE_S = 0.001
 
 # linux/if_packet.h and linux/if_ether.h
@@ -36,7 +36,7 @@ _TPACKET_V3 = 2
 _PROMISCUOUS = 1
 _ALL_PROTOCOLS = 3
 _STATUS_USER = 1
-_FRAME_BYTES = 2048  # of no meaning in version 3, but has to divide the block
+_FRAME_BYTES = 2048  # without meaning in version 3, but it must divide the block size
 _RESERVED_BYTES = 4
 _BLOCK_HEADER = struct.Struct("=8xIII")  # status, packets, offset of the first
 _STATUS_AT = 8
@@ -45,12 +45,12 @@ _HARDWARE = {1: LinkType.ETHERNET, 772: LinkType.ETHERNET, 0xFFFE: LinkType.RAW}
 
 
 class RingBlock:
-    """Packets that lie in a block of a ring, which is the reader's until `release`."""
+    """Packets in a block of a ring, which belongs to the reader until `release`."""
 
     def __init__(self, ring: PacketRing, number: int, batch: PacketBatch) -> None:
-        """Made by `PacketRing.take` only."""
+        """Created only by `PacketRing.take`."""
         self.batch = batch
-        """The packets; not to be touched after `release`."""
+        """The packets; must not be used after `release`."""
         self._ring, self._number = ring, number
 
     def release(self) -> None:
@@ -59,10 +59,10 @@ class RingBlock:
 
 
 class PacketRing:
-    """Captures what arrives at one interface from now on; not what this machine sends there.
+    """Captures the packets that arrive at one interface from now on, not those that this machine sends there.
 
-    A packet socket sees frames before the kernel's own IP does, so an address in them need not belong to this machine.
-    VLAN tags that the kernel took out of a frame are in it again.
+    A packet socket sees frames before the kernel's IP layer, so an address in them need not belong to this machine.
+    VLAN tags that the kernel removed from a frame are restored.
     """
 
     def __init__(
@@ -81,22 +81,20 @@ class PacketRing:
         try:
             self._socket.setsockopt(_SOL_PACKET, _VERSION, _TPACKET_V3)
             self._socket.setsockopt(_SOL_PACKET, _RESERVE, _RESERVED_BYTES)
-            with suppress(OSError):  # before Linux 4.20; the walk leaves them out anyway
+            with suppress(OSError):  # before Linux 4.20; the walk skips them anyway
                 self._socket.setsockopt(_SOL_PACKET, _IGNORE_OUTGOING, 1)
             frames = block_bytes // _FRAME_BYTES * blocks
             request = struct.pack("=7I", block_bytes, blocks, _FRAME_BYTES, frames, RETIRE_MS, 0, 0)
             self._socket.setsockopt(_SOL_PACKET, _RX_RING, request)
             self._memory = mmap.mmap(self._socket.fileno(), block_bytes * blocks)
             self._bytes = np.frombuffer(self._memory, np.uint8)
-            # As batches of every source are: kernels are compiled for read-only bytes.
-            self._bytes.flags.writeable = False
             if promiscuous:
                 membership = struct.pack("=iHH8x", socket.if_nametoindex(interface), _PROMISCUOUS, 0)
                 self._socket.setsockopt(_SOL_PACKET, _ADD_MEMBERSHIP, membership)
             self._socket.bind((interface, _ALL_PROTOCOLS))
             hardware = self._socket.getsockname()[3]
             if hardware not in _HARDWARE:
-                raise OSError(f"{interface}: interfaces of hardware type {hardware} are not read, only Ethernet")
+                raise OSError(f"{interface}: interfaces of hardware type {hardware} are not supported, only Ethernet")
             self.link_type = _HARDWARE[hardware]
             """LINKTYPE_* of the packets."""
         except BaseException:
@@ -104,13 +102,13 @@ class PacketRing:
             raise
 
     def fileno(self) -> int:
-        """Return the descriptor that becomes readable when there is a block."""
+        """Return the file descriptor that becomes readable when there is a block."""
         return self._socket.fileno()
 
     def take(self) -> RingBlock | None:
-        """Return the next block that the kernel has handed over, None where there is none yet.
+        """Return the next block that the kernel has handed over, None if there is none yet.
 
-        Several may be held at a time, while the ring is large enough for what arrives meanwhile.
+        Several may be held at a time, as long as the ring is large enough for the packets that arrive meanwhile.
         """
         number = self._next
         if number in self._held:
@@ -137,21 +135,21 @@ class PacketRing:
             struct.pack_into("=I", self._memory, number * self._block_bytes + _STATUS_AT, 0)
 
     def dropped(self) -> int:
-        """Return how many packets found no room since the last call."""
+        """Return the number of packets dropped for lack of room since the last call."""
         return int(struct.unpack("=III", self._socket.getsockopt(_SOL_PACKET, _STATISTICS, 12))[1])
 
     def failure(self) -> OSError | None:
-        """Return what happened to the interface, for example that it was set down, None while it works."""
+        """Return the interface's error, for example that it was set down; None while it works."""
         number = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR)
         return OSError(number, os.strerror(number)) if number else None
 
     def close(self) -> None:
-        """Stop capturing. Batches that are still held stay readable, and are not filled again."""
+        """Stop capturing. Batches that are still held stay readable, and are not overwritten."""
         self._socket.close()
 
 
 class RingReader:
-    """Blocks of several rings, in turns: a flooded interface does not hold up the others, nor `stop`."""
+    """Blocks of several rings, in turns: a flooded interface delays neither the others nor `stop`."""
 
     def __init__(self, rings: Sequence[PacketRing]) -> None:
         """Read `rings`."""
@@ -159,10 +157,10 @@ class RingReader:
         self._wake = os.eventfd(0)
 
     def blocks(self) -> Iterator[tuple[PacketRing, RingBlock | OSError]]:
-        """Yield a block of one ring at a time, at most one of each ring in a round; the taker releases it.
+        """Yield a block of one ring at a time, at most one of each ring per round; the caller releases it.
 
-        An interface that fails is yielded with its error once, and left out from then on. Ends after `stop`, when what
-        was captured before is handed over, and when no interface is left.
+        An interface that fails is yielded with its error once, and skipped from then on. Ends after `stop`, once
+        everything captured before it was yielded, or when no interface is left.
         """
         poll = select.poll()
         poll.register(self._wake, select.POLLIN)
@@ -184,9 +182,9 @@ class RingReader:
                     poll.unregister(descriptor)
                     del working[descriptor]
                     yield ring, failure
-            if idle:  # the kernel calls a ring readable while its last block is held
+            if idle:  # the kernel reports a ring as readable while its last block is held
                 time.sleep(_PAUSE_S)
-        time.sleep(3 * RETIRE_MS / 1000)  # after which the kernel has handed over the blocks that it was filling
+        time.sleep(3 * RETIRE_MS / 1000)  # by then the kernel has handed over the blocks that it was filling
         for _ in range(BLOCKS):
             taken = [(ring, block) for ring in working.values() if (block := ring.take()) is not None]
             if not taken:
@@ -194,7 +192,7 @@ class RingReader:
             yield from taken
 
     def stop(self) -> None:
-        """Let `blocks` end; may be called by another thread or a signal handler, and before it begins."""
+        """Make `blocks` end; may be called from another thread or a signal handler, and before it begins."""
         os.eventfd_write(self._wake, 1)
 
     def close(self) -> None:

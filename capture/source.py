@@ -1,4 +1,4 @@
-"""Bytes of a capture, plain or gzip, as one moving buffer that the readers of both formats parse in place."""
+"""Bytes of a capture, plain or gzip, as one moving buffer that both readers parse in place."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from capture.inflate import GZIP_MAGIC, Inflater
 from packets.batch import Bytes
 
 _CHUNK_BYTES = 1 << 22
-"""Bytes that are read at a time: a batch of packets that fits into a processor's cache."""
+"""Bytes read at a time: a batch of packets that fits into a processor's cache."""
 _PIECE_BYTES = 1 << 16
-CUT_FIX = "the packets before it are whole: capture again, or go on with those"
+CUT_FIX = "the packets before it are intact: capture again, or continue with those"
 
 
 class ByteSource:
     """A window on the input.
 
-    The window is `buffer`, whose first byte has offset `start`; positions are indices into `buffer`. A new window is
-    new memory, so that packets in the one before stay what they are.
+    The window is `buffer`, whose first byte has offset `start`; positions are indices into `buffer`. Each new window is
+    new memory, so that packets in the previous one do not change.
     """
 
     def __init__(self, stream: BinaryIO, name: str) -> None:
-        """Read from `stream`, from its present position (which becomes offset 0); `name` is for errors."""
+        """Read from `stream`, from its current position (which becomes offset 0); `name` is for errors."""
         self.name = name
         self.buffer = np.zeros(0, np.uint8)
         self.start = 0
         self.bytes_read = 0
-        """Bytes taken from `stream`, compressed ones where it is compressed."""
+        """Bytes read from `stream` (before decompression)."""
         self._stream = stream
-        # What has arrived in a pipe is handed out at once; of a file, whole windows.
+        # From a pipe, data is returned as it arrives; from a file, in full windows.
         self._patient = is_file(stream)
         self._inflater: Inflater | None = None
         if self.refill(0, len(GZIP_MAGIC)) and self.buffer[:2].tobytes() == GZIP_MAGIC:
@@ -43,11 +43,11 @@ class ByteSource:
 
     @property
     def view(self) -> memoryview:
-        """`buffer`, for those who want bytes."""
+        """`buffer` as a memoryview."""
         return memoryview(self.buffer)  # type: ignore[arg-type]
 
     def refill(self, position: int, need: int) -> int:
-        """Drop what lies before `position`, and read on until at least `need` bytes are there or the input ends.
+        """Drop everything before `position`, and read until at least `need` bytes are present or the input ends.
 
         Returns:
             Length of the new `buffer`; less than `need` only at the end.
@@ -63,7 +63,7 @@ class ByteSource:
         window = np.empty(have + (_CHUNK_BYTES if self._patient else _PIECE_BYTES), np.uint8)
         window[:have] = self.buffer[position:]
         while have < (max(need, len(window)) if self._patient else need):
-            if have == len(window):  # memory follows what is there, not what a length claims
+            if have == len(window):  # memory follows the actual data, not a claimed length
                 window = np.concatenate((window, np.empty(min(need, 2 * have) - have, np.uint8)))
             size = self._read_into(window[have:])
             if not size:
@@ -87,17 +87,17 @@ class ByteSource:
             left -= size
 
     def check_end(self) -> None:
-        """Do nothing where the input ended as it should.
+        """Check that the input is complete.
 
         Raises:
-            CaptureError: compressed data broke off.
+            CaptureError: compressed data ended early.
         """
         if self._failure:
             raise self.error(self.start + len(self.buffer), f"nothing more can be read{self._failure}", CUT_FIX)
 
     def truncated(self, offset: int, what: str, have: int, need: int) -> CaptureError:
-        """Return the error for `what` at `offset`, of whose `need` bytes only `have` are there."""
-        problem = f"the file ends inside {what}: {have} of {need} bytes are there{self._failure}"
+        """Return the error for `what` at `offset`, which has only `have` of its `need` bytes."""
+        problem = f"the file ends inside {what}: only {have} of {need} bytes{self._failure}"
         return self.error(offset, problem, CUT_FIX)
 
     def error(self, offset: int, problem: str, fix: str) -> CaptureError:
@@ -123,14 +123,14 @@ class ByteSource:
         return len(piece)
 
     def _read(self, size: int) -> bytes:
-        # `read1` hands out what has arrived, so that packets of a live pipe are not held back.
+        # `read1` returns what has arrived, so that packets of a live pipe are not delayed.
         data: bytes = getattr(self._stream, "read1", self._stream.read)(size)
         self.bytes_read += len(data)
         return data
 
 
 def is_file(stream: BinaryIO) -> bool:
-    """Tell whether the stream is a regular file."""
+    """Return whether the stream is a regular file."""
     try:
         return stat.S_ISREG(os.fstat(stream.fileno()).st_mode)
     except (OSError, AttributeError):  # in memory

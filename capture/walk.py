@@ -1,4 +1,4 @@
-"""Walks over captured bytes in plain Python: what `capture.kernels` must do, and what runs without it."""
+"""Walks over captured bytes in plain Python: the reference for `capture.kernels`, and the fallback without it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from packets.batch import Bytes
 from packets.compiled import Kernel
 
 Table = NDArray[np.int64]
-"""[7, capacity] Packets that a scan found: index of the first byte, captured bytes, bytes on the wire, time in
+"""[7, capacity] Packets found by a scan: index of the first byte, captured bytes, bytes on the wire, time in
 nanoseconds, link type, index of the record or block, and interface."""
 MAX_BLOCK_BYTES = 1 << 24
-"""Largest record or block, 16 MiB: what libpcap, too, accepts of a pcapng block. The longest packet that it captures
-has 256 KiB, so a larger length is damage; and memory is bounded by this (a few times over), whatever a file claims."""
+"""Largest record or block, 16 MiB: libpcap's limit for a pcapng block. The longest packet that it captures has 256 KiB,
+so a larger length is damage; and memory is bounded by a small multiple of this, whatever a file claims."""
 FULL, LOOK = 0, -1
-"""Why a scan ended, in place of the bytes that it needs: its table is full; Python has to look at what comes next."""
+"""Why a scan ended, instead of the bytes that it needs: its table is full; Python must handle the next block."""
 ENHANCED_PACKET = 6
 UNSAFE = -1
 """Divisor of a clock whose times may not fit into 64 bits."""
@@ -51,21 +51,21 @@ def _walk_block(
     wire_lengths: NDArray[np.int64],
     times_ns: NDArray[np.int64],
 ) -> int:
-    """Find the packets in a block of a ring (TPACKET_V3), those that this machine sent left out.
+    """Find the packets in a block of a ring (TPACKET_V3), except those that this machine sent.
 
     Args:
-        block: the block; where the kernel took a VLAN tag out of a frame it is put in again, in place, for which
+        block: the block, writable; VLAN tags that the kernel removed from a frame are restored in place, for which
             PACKET_RESERVE keeps 4 bytes free.
         at: index of the first packet's header.
         count: packets in the block.
-        tags: whether there are MAC addresses, behind which a tag has its place.
-        starts: [count] are filled, see `packets.batch.PacketBatch`, as the next three.
+        tags: whether there are MAC addresses, after which a tag is inserted.
+        starts: [count] output, like the next three; see `packets.batch.PacketBatch`.
         lengths: captured bytes.
         wire_lengths: bytes on the wire.
-        times_ns: when they came.
+        times_ns: time of arrival in nanoseconds.
 
     Returns:
-        How many packets were found.
+        Number of packets found.
     """
     found = 0
     view = memoryview(block)  # type: ignore[arg-type]
@@ -94,7 +94,7 @@ def _walk_block(
 
 def _block_example() -> tuple[object, ...]:
     numbers = np.zeros(1, np.int64)
-    return np.frombuffer(bytes(100), np.uint8), 0, 1, True, numbers, np.zeros(1, np.int32), numbers, numbers
+    return np.zeros(100, np.uint8), 0, 1, True, numbers, np.zeros(1, np.int32), numbers, numbers
 
 
 walk_block = Kernel(_walk_block, "capture.kernels:walk_block", _block_example)
@@ -116,16 +116,16 @@ def _scan_pcap(
     Args:
         data: a piece of it.
         position: index of the first record.
-        count: rows of `table` that are filled already.
+        count: rows of `table` that are already filled.
         big: whether the file is in network byte order.
-        unit_ns: unit of the second half of a time stamp.
+        unit_ns: unit of the second half of a time stamp, in nanoseconds.
         link_type: LINKTYPE_* of the file.
-        table: is filled.
+        table: output.
         odd: [2] counts packets with more captured than wire bytes, and time stamps with a fraction of 1 s or more.
 
     Returns:
-        Rows that are filled, index of the first record that was not taken, and why not: `FULL`, `LOOK` (it is damaged),
-        or how many bytes from there on are needed.
+        Number of filled rows, index of the first record that was not read, and why: `FULL`, `LOOK` (it is damaged), or
+        the number of bytes needed from there on.
     """
     unpack = struct.Struct(">IIII" if big else "<IIII").unpack_from
     view = memoryview(data)  # type: ignore[arg-type]
@@ -155,14 +155,14 @@ def _scan_pcapng(
     Args:
         data: a piece of the file.
         position: index of the first block.
-        count: rows of `table` that are filled already.
+        count: rows of `table` that are already filled.
         big: whether the section is in network byte order.
         clocks: [interfaces, 4] link type; then time = ticks * multiplier // divisor + offset in nanoseconds.
-        table: is filled.
-        odd: as of `_scan_pcap`.
+        table: output.
+        odd: as in `_scan_pcap`.
 
     Returns:
-        What `_scan_pcap` returns; `LOOK` also for other blocks with packets or interfaces.
+        As `_scan_pcap`; `LOOK` also for other blocks with packets or interfaces.
     """
     order = ">" if big else "<"
     head, tail = struct.Struct(f"{order}II").unpack_from, struct.Struct(f"{order}I").unpack_from

@@ -39,14 +39,14 @@ Opener = Callable[[str, int], int]
 
 
 class _FileWriter:
-    """What both formats share: the file."""
+    """The file, shared by both formats."""
 
     def __init__(self, path: Path, opener: Opener | None = None) -> None:
         self.path = path
         self._file = open(path, "wb", buffering=1 << 18, opener=opener)  # noqa: SIM115 - `close` does
 
     def flush(self) -> None:
-        """Hand everything written so far to the operating system."""
+        """Flush everything written so far to the operating system."""
         self._file.flush()
 
     def close(self) -> None:
@@ -69,7 +69,7 @@ class PcapWriter(_FileWriter):
 
     Args:
         path: file to write.
-        opener: as the built-in `open` takes it, for a file of other modes than the umask gives.
+        opener: as for the built-in `open`, to create the file with another mode than the umask's.
 
     Raises:
         OSError: the file cannot be created (here) or written (in `write`, `flush`, `close`).
@@ -86,7 +86,7 @@ class PcapWriter(_FileWriter):
         Args:
             time_ns: nanoseconds since the epoch.
             frame: from the destination address on, without frame check sequence.
-            original_length: its bytes on the wire, where `frame` is only a part of them.
+            original_length: its bytes on the wire, if `frame` is only a part of them.
         """
         seconds, nanoseconds = divmod(time_ns, 1_000_000_000)
         kept = frame[:_SNAPLEN]
@@ -126,16 +126,16 @@ class PcapngWriter(_FileWriter):
         """Append a frame.
 
         Args:
-            time_ns: nanoseconds since the epoch, at most 64 bits of them.
+            time_ns: nanoseconds since the epoch, at most 64 bits.
             frame: from the destination address on, without frame check sequence.
-            interface: index into the names that the writer was made with.
-            original_length: its bytes on the wire, where `frame` is only a part of them.
+            interface: index into the writer's interfaces.
+            original_length: its bytes on the wire, if `frame` is only a part of them.
 
         Raises:
             ValueError: there is no such interface.
         """
         if not 0 <= interface < self._interfaces:
-            raise ValueError(f"{self.path}: interface {interface} of {self._interfaces}: count from 0")
+            raise ValueError(f"{self.path}: interface {interface} of {self._interfaces}: indices start at 0")
         kept = frame[:_SNAPLEN]
         padding = -len(kept) % 4
         total = 32 + len(kept) + padding

@@ -1,4 +1,4 @@
-"""Packets as arrays: what a capture source hands over, with no object for each packet."""
+"""Packets as arrays, without an object for each packet: the output of capture sources."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ Bytes = NDArray[np.uint8]
 
 @dataclass(frozen=True, slots=True)
 class PacketBatch:
-    """Some consecutive packets of one source; n is their number, and may be 0."""
+    """Consecutive packets of one source; n is their number, and may be 0."""
 
     data: Bytes
-    """The block that the packets lie in: a piece of a file, or a block of a ring. Read only."""
+    """The memory block with the packets: a piece of a file, or a block of a ring. Read-only."""
     starts: NDArray[np.int64]
     """[n] Index in `data` of each packet's first byte."""
     lengths: NDArray[np.int32]
     """[n] Captured bytes of each packet."""
     wire_lengths: NDArray[np.int64]
-    """[n] Bytes that it had on the wire; more than were captured where the snapshot length cut it."""
+    """[n] Bytes of each packet on the wire; more than captured if the snapshot length cut it."""
     times_ns: NDArray[np.int64]
-    """[n] Nanoseconds since the epoch; 0 where the source tells none."""
+    """[n] Nanoseconds since the epoch; 0 if the source has no time."""
     link_types: NDArray[np.uint16]
     """[n] LINKTYPE_* of each, since one file may hold several interfaces."""
 
     @classmethod
     def of(cls, frames: list[bytes], link_type: int = 1, wire_lengths: list[int] | None = None) -> PacketBatch:
-        """Return a batch of separate frames, for sources that have no block; times are 0."""
+        """Return a batch of separate frames, for sources without a block; times are 0."""
         lengths = np.array([len(frame) for frame in frames], np.int32)
         starts = np.zeros(len(frames), np.int64)
         np.cumsum(lengths[:-1], out=starts[1:])
@@ -45,7 +45,7 @@ class PacketBatch:
         )
 
     def __post_init__(self) -> None:
-        """Let nobody write to the block; kernels are compiled for such arrays only."""
+        """Make the block read-only; kernels are compiled only for read-only arrays."""
         if self.data.flags.writeable:
             data = self.data.view()
             data.flags.writeable = False

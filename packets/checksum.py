@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 _NUMPY_FROM = 512
-"""Bytes from which numpy's sum is faster than an integer conversion."""
+"""Size in bytes from which numpy's sum is faster than an integer conversion."""
 _U32 = np.dtype("<u4")
 _U64 = np.dtype("<u8")
 
@@ -13,7 +13,7 @@ _U64 = np.dtype("<u8")
 def sum_le(data: bytes | memoryview) -> int:
     """Return a number congruent mod 0xFFFF to the sum of `data`'s little-endian 16-bit words, zero padded.
 
-    2**16 = 1 mod 0xFFFF, so that words of any multiple of 16 bits give the same residue.
+    2**16 = 1 mod 0xFFFF, so words of any multiple of 16 bits give the same residue.
     """
     size = len(data)
     if size < _NUMPY_FROM:
@@ -24,7 +24,7 @@ def sum_le(data: bytes | memoryview) -> int:
 
 
 def swap(word: int) -> int:
-    """Return a 16-bit word with its bytes in the other order."""
+    """Return a 16-bit word with its bytes swapped."""
     return (word >> 8) | ((word & 0xFF) << 8)
 
 
@@ -42,5 +42,5 @@ def complement(total: int) -> int:
 
 
 def internet_checksum(header: bytes) -> int:
-    """Return the checksum of a header that is not all zero, its checksum field taken as 0."""
+    """Return the checksum of a header that is not all zero, with its checksum field taken as 0."""
     return complement(sum_be(header))

@@ -1,14 +1,14 @@
-"""Which code runs where there are two: a compiled kernel, or its reference in plain Python.
+"""Choice between a compiled kernel and its reference in plain Python.
 
-Importing numba takes half a second and compiling for the first time some seconds, which little data must not pay. So a
-`Kernel` runs its reference until the compiled functions are there; with ``auto`` they are loaded in a thread once
-`LOAD_AFTER_BYTES` were worked on, and taken from the next call on. CHECKMATE_KERNELS says otherwise: ``compiled`` loads
-them at the first call, ``reference`` never.
+Importing numba takes half a second and the first compilation some seconds, too much for little data. So a `Kernel` runs
+its reference until the compiled functions are loaded; with ``auto`` this happens in a thread after `LOAD_AFTER_BYTES`
+of input, and they are used from the next call on. CHECKMATE_KERNELS changes this: ``compiled`` loads them at the first
+call, ``reference`` never.
 
-Compiled code is kept on disk, below a folder whose name is the digest of the sources: numba itself looks only at the
-file that a function stands in, and would go on with code that was compiled with another file's old constants. What is
-not there yet is compiled by a process of its own: numba's compiler holds the interpreter's lock, and a shadow node
-whose capture waits for that lock loses packets.
+Compiled code is cached on disk, in a folder named after the digest of the sources: numba itself checks only the file
+that contains a function, and would reuse code that was compiled with another file's old constants. Missing code is
+compiled by a separate process: numba's compiler holds the interpreter lock, and a shadow node whose capture waits for
+that lock loses packets.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 LOAD_AFTER_BYTES = 32 << 20
-"""Bytes that the references work on before the compiled kernels are loaded."""
+"""Bytes processed by the references before the compiled kernels are loaded."""
 _VARIABLE = "CHECKMATE_KERNELS"
 _FOLDER = "kernels-"
 _UNUSED_SECONDS = 30 * 86400
-"""After which compiled code of other sources is removed."""
+"""Seconds after which compiled code of other sources is removed."""
 _COMPILED_MARK = "complete"
 
 
@@ -48,7 +48,7 @@ class Mode(StrEnum):
 
 
 class _State:
-    """One for the process."""
+    """State of the process."""
 
     def __init__(self) -> None:
         self.kernels: list[Kernel[Any, Any]] = []
@@ -59,10 +59,10 @@ class _State:
 
 
 def mode() -> Mode:
-    """Return what CHECKMATE_KERNELS says.
+    """Return the value of CHECKMATE_KERNELS.
 
     Raises:
-        ValueError: another word.
+        ValueError: it is invalid.
     """
     word = os.environ.get(_VARIABLE, Mode.AUTO)
     try:
@@ -72,7 +72,7 @@ def mode() -> Mode:
 
 
 class Kernel(Generic[P, R]):
-    """A function over arrays that exists twice, with equal results."""
+    """A function over arrays with two implementations and equal results."""
 
     def __init__(
         self, reference: Callable[P, R], compiled: str, example: Callable[[], tuple[object, ...]] | None = None
@@ -80,24 +80,24 @@ class Kernel(Generic[P, R]):
         """Register it.
 
         Args:
-            reference: in plain Python or numpy.
-            compiled: ``module:function``, a module that is imported only when it is needed, whose functions are
-                decorated with `jit`.
-            example: returns arguments of the very types that it is called with, and little work: the loader calls the
-                function with them, so that it is compiled before anybody waits for it.
+            reference: implementation in plain Python or numpy.
+            compiled: ``module:function``; the module is imported only when needed, and its functions are decorated with
+                `jit`.
+            example: returns small arguments of exactly the types used in calls: the loader calls the function with
+                them, so that it is compiled before anyone waits for it.
         """
         self.reference = reference
-        """In plain Python."""
+        """The implementation in plain Python."""
         self._module, self._function = compiled.split(":")
         self._run = reference
         self._example = example
         with _state.lock:
             _state.kernels.append(self)
-            # Where the others are loaded already: once more, for this one.
+            # If the others are already loaded, load again for this one.
             _state.loader, _state.worked = None, 0
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        """Run it, whichever way is there now."""
+        """Run the current implementation."""
         if _state.loader is None and mode() is Mode.COMPILED:
             load()
         return self._run(*args, **kwargs)
@@ -113,18 +113,18 @@ class Kernel(Generic[P, R]):
         return (self._example or self.reference).__module__
 
     def compiled(self) -> Callable[P, R]:
-        """Return the compiled function, which `load` or this call imports."""
+        """Return the compiled function, importing it if necessary."""
         function: Callable[P, R] = getattr(import_module(self._module), self._function)
         return function
 
     def prepare(self) -> None:
-        """Compile the function, or take it from the cache."""
+        """Compile the function, or load it from the cache."""
         function: Callable[..., object] = self.compiled()
         if self._example is not None:
             function(*self._example())
 
-    def switch_over(self) -> None:
-        """Run the compiled function from the next call on."""
+    def use_compiled(self) -> None:
+        """Use the compiled function from the next call on."""
         self._run = self.compiled()
 
 
@@ -132,19 +132,19 @@ _state = _State()
 
 
 def worked_on(size: int) -> None:
-    """Count bytes of input: enough of them start the loading of the compiled kernels."""
+    """Count bytes of input; enough of them trigger loading the compiled kernels."""
     if _state.loader is None:
         _state.worked += size
         if _state.worked >= LOAD_AFTER_BYTES and mode() is Mode.AUTO:
             with _state.lock:
                 if _state.loader is None:
-                    # No daemon: an interpreter that ends below a compiler at work crashes.
+                    # Not a daemon: an interpreter that exits while the compiler runs crashes.
                     _state.loader = threading.Thread(target=_load, name="load-kernels")
                     _state.loader.start()
 
 
 def load() -> str | None:
-    """Load the compiled kernels now, whatever the mode; return why the references still run, None where they do not."""
+    """Load the compiled kernels now, whatever the mode; return why the references stay in use, None if they do not."""
     with _state.lock:
         if _state.loader is None:
             _state.loader = threading.Thread(target=_load, name="load-kernels")
@@ -155,7 +155,7 @@ def load() -> str | None:
 
 
 def notice() -> str | None:
-    """Return a line that says why the references run although compiled kernels were wanted, None otherwise."""
+    """Return a line that says why the references run although compiled kernels were requested, None otherwise."""
     return _state.notice
 
 
@@ -168,14 +168,14 @@ def _load() -> None:
         for kernel in kernels:
             kernel.prepare()
         for kernel in kernels:
-            kernel.switch_over()
-    except Exception as error:  # numba has many reasons, all of which leave the references running
+            kernel.use_compiled()
+    except Exception as error:  # numba can fail in many ways; the references then stay in use
         why = " ".join(str(error).split())
-        _state.notice = f"packets are processed by plain Python, more slowly: no compiled kernels ({why})"
+        _state.notice = f"packets are processed by plain Python, which is slower: no compiled kernels ({why})"
 
 
 def _compile_elsewhere(modules: list[str], folder: Path) -> None:
-    """Have another process compile what `modules` register, into `folder`."""
+    """Let another process compile the kernels of `modules` into `folder`."""
     script = (
         "import sys; from importlib import import_module; from packets import compiled;"
         "[import_module(name) for name in sys.argv[2:]]; compiled.prepare(sys.argv[1])"
@@ -192,7 +192,7 @@ def _compile_elsewhere(modules: list[str], folder: Path) -> None:
 
 
 def prepare(folder: str) -> None:
-    """Compile every kernel that is registered, and keep the code below `folder`."""
+    """Compile every registered kernel, and cache the code in `folder`."""
     import numba
 
     numba.config.CACHE_DIR = folder  # type: ignore[attr-defined]
@@ -201,7 +201,7 @@ def prepare(folder: str) -> None:
 
 
 def _keep_compiled_code(modules: set[str]) -> Path:
-    """Tell numba where to keep compiled code: beside the sources, or in the user's cache where that is read only."""
+    """Set numba's cache folder: beside the sources, or in the user's cache if that is read-only."""
     import numba
 
     digest = hashlib.sha256()
@@ -222,11 +222,11 @@ def _keep_compiled_code(modules: set[str]) -> Path:
                     shutil.rmtree(other, ignore_errors=True)
             numba.config.CACHE_DIR = str(folder)  # type: ignore[attr-defined]
             return folder
-    raise OSError(f"neither {Path(__file__).parent} nor {cache} can be written")
+    raise OSError(f"neither {Path(__file__).parent} nor {cache} is writable")
 
 
 def jit(function: Callable[P, R]) -> Callable[P, R]:
-    """Compile a kernel, or a function that one calls: without the lock, from the cache where it is there."""
+    """Compile a kernel, or a function that it calls, without the interpreter lock; cached code is reused."""
     import numba
 
     compiled: Callable[P, R] = numba.njit(cache=True, nogil=True, error_model="numpy")(function)

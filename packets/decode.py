@@ -1,4 +1,4 @@
-"""Headers of a batch, decoded by whichever code is there."""
+"""Decoding the headers of a batch, compiled or in plain Python."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One Ethernet frame with a TCP segment over IPv4, taken apart, for those who really handle single frames."""
+"""Parser of a single Ethernet frame with a TCP segment over IPv4, for code that handles single frames."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _FRAGMENT, _MALFORMED, _TCP, _OK = int(Kind.FRAGMENT), int(Kind.MALFORMED), int(
 
 
 class ParsedFrame(NamedTuple):
-    """A frame taken apart; its fields are to be trusted where both checksums are right.
+    """A parsed frame; its fields can be trusted only if both checksums are right.
 
-    A named tuple, because one is made for each frame and a frozen dataclass takes several times as long.
+    A named tuple, because one is created for each frame and a frozen dataclass takes several times as long.
     """
 
     src_mac: str
@@ -52,11 +52,11 @@ class ParsedFrame(NamedTuple):
 
 
 def parse_frame(frame: bytes | memoryview) -> ParsedFrame | None:
-    """Return what `frame` (from the destination MAC on) holds, None where it is not TCP over IPv4.
+    """Parse `frame` (from the destination MAC on); return None if it is not TCP over IPv4.
 
-    VLAN tags and IPv4 options are skipped, unknown TCP options too. Bytes behind the IPv4 total length are Ethernet
-    padding and ignored. A wrong checksum is a field of the result. Raises `PacketError`, and nothing else, for a frame
-    that is cut off, contradicts itself or is a fragment.
+    VLAN tags, IPv4 options and unknown TCP options are skipped. Bytes after the IPv4 total length are Ethernet padding
+    and ignored. A wrong checksum is a field of the result. Raises `PacketError`, and nothing else, for a frame that is
+    cut off, inconsistent, or a fragment.
     """
     view = memoryview(frame)
     size = len(frame)
@@ -67,7 +67,7 @@ def parse_frame(frame: bytes | memoryview) -> ParsedFrame | None:
         if header.kind == _FRAGMENT:
             raise PacketError("IPv4 fragments are not supported", header.network + 6)
         layer = "TCP" if header.transport else "IPv4" if header.ethertype == _IPV4 else "Ethernet"
-        raise PacketError(f"the {layer} header is cut off or contradicts the frame's {size} bytes", size)
+        raise PacketError(f"the {layer} header is cut off or inconsistent with the frame's {size} bytes", size)
     if header.kind != _TCP or header.ip_version != 4:
         return None
     mss = scale = None

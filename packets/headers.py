@@ -1,4 +1,4 @@
-"""What is known of a packet once its headers are decoded, and the names and numbers for it."""
+"""Decoded headers of a packet, and the constants for them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class LinkType(IntEnum):
     """BSD loopback: 4 bytes of address family in the byte order of the machine that captured."""
     ETHERNET = 1
     RAW_BSD = 12
-    """Raw IP, the number that most systems use in place of 101."""
+    """Raw IP, the number that most systems use instead of 101."""
     RAW = 101
     LOOP = 108
-    """OpenBSD loopback: as NULL, in network byte order."""
+    """OpenBSD loopback: like NULL, in network byte order."""
     LINUX_SLL = 113
     """Linux cooked capture, ``tcpdump -i any``."""
     IPV4 = 228
@@ -36,40 +36,40 @@ class LinkType(IntEnum):
 
 
 class Kind(IntEnum):
-    """What a packet is."""
+    """Kind of a packet."""
 
     OTHER = 0
-    """Not IP, or another protocol than TCP and UDP: `ethertype` and `protocol` say which."""
+    """Not IP, or a protocol other than TCP and UDP: `ethertype` and `protocol` say which."""
     TCP = 1
     UDP = 2
     ROCE = 3
     """RoCEv2: UDP to port 4791 with room for a base transport header and the iCRC, which is not verified here."""
     FRAGMENT = 4
-    """A fragment of an IP packet: what it carries is not looked at."""
+    """A fragment of an IP packet: its payload is not decoded."""
     TRUNCATED = 5
     """The snapshot length cut it within its headers."""
     MALFORMED = 6
-    """Its headers end behind its last byte or contradict each other."""
+    """Its headers extend beyond its last byte or are inconsistent."""
     UNKNOWN_LINK = 7
     """The link type is none of `LinkType`."""
 
 
 class Checksum(IntEnum):
-    """What is known of a checksum."""
+    """State of a checksum."""
 
     UNCHECKED = 0
-    """Not asked for, not all bytes are there, or of a protocol whose checksum is not looked at."""
+    """Not verified: not requested, not all bytes captured, or a protocol whose checksum is not supported."""
     OK = 1
     BAD = 2
     PARTIAL = 3
-    """Not finished, as a capture on a host with offload has it: in TCP the field holds the pseudo-header's sum only, in
-    IPv4 it is 0; and neither is right where the IP length is 0. Nothing can be said of the bytes."""
+    """Not finished, as in captures on a host with offload: in TCP the field holds only the pseudo-header's sum, in IPv4
+    it is 0; and neither is right if the IP length is 0. Nothing is known about the bytes."""
     ABSENT = 4
     """There is none: IPv6, UDP with a field of 0."""
 
 
 class Header:
-    """The headers of one packet; what was not reached or does not exist is 0.
+    """The headers of one packet; fields that were not reached or do not exist are 0.
 
     Positions are indices into the batch's `data`. All numbers are in host byte order.
     """
@@ -77,9 +77,9 @@ class Header:
     kind: Annotated[int, "u1"] = 0
     """A `Kind`."""
     ip_version: Annotated[int, "u1"] = 0
-    """4 or 6, 0 without a whole IP header."""
+    """4 or 6, 0 without a complete IP header."""
     protocol: Annotated[int, "u1"] = 0
-    """IP protocol number behind all extension headers."""
+    """IP protocol number after all extension headers."""
     tos: Annotated[int, "u1"] = 0
     """IPv4 type of service or IPv6 traffic class: DSCP and ECN."""
     ip_checksum: Annotated[int, "u1"] = 0
@@ -87,7 +87,7 @@ class Header:
     checksum: Annotated[int, "u1"] = 0
     """A `Checksum`, of TCP or UDP."""
     short: Annotated[int, "u1"] = 0
-    """1 where the headers are whole, but the snapshot length cut what they carry."""
+    """1 if the headers are complete, but the snapshot length cut the payload."""
     flags: Annotated[int, "u1"] = 0
     """TCP flag byte."""
     opcode: Annotated[int, "u1"] = 0
@@ -99,9 +99,9 @@ class Header:
     pad: Annotated[int, "u1"] = 0
     """RoCEv2 pad bytes, 0..3, at the end of the payload."""
     ethertype: Annotated[int, "u2"] = 0
-    """EtherType behind all VLAN tags (a length below 0x600 in an 802.3 frame); of raw IP, by the version."""
+    """EtherType after all VLAN tags (a length below 0x600 in an 802.3 frame); for raw IP, by the version."""
     vlan_depth: Annotated[int, "u2"] = 0
-    """VLAN tags."""
+    """Number of VLAN tags."""
     vlan: Annotated[int, "u2"] = 0
     """VLAN identifier of the outermost tag."""
     source_port: Annotated[int, "u2"] = 0
@@ -109,7 +109,7 @@ class Header:
     destination_port: Annotated[int, "u2"] = 0
     """TCP or UDP destination port."""
     window: Annotated[int, "u2"] = 0
-    """TCP window as it is on the wire."""
+    """TCP window as on the wire."""
     seq: Annotated[int, "u4"] = 0
     """TCP sequence number."""
     ack: Annotated[int, "u4"] = 0
@@ -119,10 +119,10 @@ class Header:
     psn: Annotated[int, "u4"] = 0
     """RoCEv2 packet sequence number."""
     payload_length: Annotated[int, "i8"] = 0
-    """Captured bytes of the payload, without Ethernet padding; of RoCEv2 what follows the base transport header:
-    extended headers and pad included, iCRC not."""
+    """Captured bytes of the payload, without Ethernet padding; for RoCEv2 everything after the base transport header,
+    including extended headers and pad, without the iCRC."""
     wire_payload_length: Annotated[int, "i8"] = 0
-    """Bytes of the payload on the wire, more than `payload_length` only where `short` is 1."""
+    """Bytes of the payload on the wire, more than `payload_length` only if `short` is 1."""
     payload: Annotated[int, "i8"] = 0
     """Position of the payload."""
     network: Annotated[int, "i8"] = 0
@@ -130,7 +130,7 @@ class Header:
     transport: Annotated[int, "i8"] = 0
     """Position of the TCP or UDP header."""
     ethernet_source: Annotated[int, "u8"] = 0
-    """Source MAC address, the first byte in bits 40 to 47; 0 where the link type has none."""
+    """Source MAC address, the first byte in bits 40 to 47; 0 if the link type has none."""
     ethernet_destination: Annotated[int, "u8"] = 0
     """Destination MAC address."""
     source_high: Annotated[int, "u8"] = 0
@@ -138,9 +138,9 @@ class Header:
     source_low: Annotated[int, "u8"] = 0
     """Last 8 bytes of an IPv6 source address, or the IPv4 source address."""
     destination_high: Annotated[int, "u8"] = 0
-    """As `source_high`, of the destination."""
+    """Like `source_high`, for the destination."""
     destination_low: Annotated[int, "u8"] = 0
-    """As `source_low`, of the destination."""
+    """Like `source_low`, for the destination."""
 
 
 HEADER = np.dtype(

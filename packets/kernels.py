@@ -1,7 +1,7 @@
 """Compiled decoding of headers: the functions of `packets.reference`, for numba.
 
-Everything here is a pure function over arrays, so that it runs without the interpreter's lock. Positions are int64
-throughout, and every one is checked against the packet's captured end before it is read: numba checks no bounds.
+Everything here is a pure function over arrays and runs without the interpreter lock. Positions are int64 throughout,
+and every one is checked against the packet's captured end before it is read: numba does not check bounds.
 """
 # mypy: disable-error-code="untyped-decorator, no-untyped-def, no-untyped-call"
 
@@ -36,7 +36,7 @@ def _unsigned(data, at, size):
 
 @jit
 def _sum(data, start, stop):
-    """Return what `data`[start:stop] adds as little-endian 16-bit words, zero padded, congruent mod 0xFFFF."""
+    """Return `data`[start:stop] summed as little-endian 16-bit words, zero padded: a number congruent mod 0xFFFF."""
     words = (stop - start) >> 2
     total = np.uint64(0)
     for word in data[start : start + 4 * words].view(np.uint32):
@@ -55,7 +55,7 @@ def _swap(word):
 
 @jit
 def _fold(total):
-    """Return the sum as big-endian word in ones' complement: 0 only for a sum of 0."""
+    """Return the sum as a big-endian word in ones' complement: 0 only for a sum of 0."""
     if total == np.uint64(0):
         return np.int64(0)
     rest = np.int64(total % np.uint64(0xFFFF))
@@ -148,7 +148,7 @@ def _udp(data, row, at, end, captured_end, captured, wire):
 
 @jit
 def _ipv4(data, row, at, captured_end, wire_end, captured, wire):
-    """Return where the transport header begins and the packet ends; -1 and 0 where nothing more is to be had."""
+    """Return the positions of the transport header and of the packet's end; -1 and 0 if decoding stops here."""
     if at + 20 > captured_end:
         _cut(row, captured, wire)
         return np.int64(-1), np.int64(0)
@@ -192,7 +192,7 @@ def _jumbo(data, at, stop):
 
 @jit
 def _ipv6(data, row, at, captured_end, wire_end, captured, wire):
-    """Return what `_ipv4` returns."""
+    """As `_ipv4`."""
     if at + 40 > captured_end:
         _cut(row, captured, wire)
         return np.int64(-1), np.int64(0)
@@ -237,7 +237,7 @@ def _ipv6(data, row, at, captured_end, wire_end, captured, wire):
 
 @jit
 def _link(data, row, start, captured_end, captured, wire, link_type):
-    """Return where the IP header begins and its EtherType, 0 for the second where there is none."""
+    """Return the position of the IP header and its EtherType, 0 for the second if there is none."""
     at = start
     kind = np.int64(0)
     if link_type == _ETHERNET:

@@ -1,4 +1,4 @@
-"""What text calls packets, link types and checksums."""
+"""Names of packets, link types and checksums."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LINKS = {
 
 
 def packet_name(kind: int, ip_version: int, protocol: int, ethertype: int, link_type: int) -> str:
-    """Return what a packet is by its fields of `packets.headers.Header`, for example ``ipv4/tcp``."""
+    """Return the name of a packet with these fields of `packets.headers.Header`, for example ``ipv4/tcp``."""
     if kind == Kind.UNKNOWN_LINK:
         return f"link type {link_type}"
     if ip_version:
@@ -28,7 +28,7 @@ def packet_name(kind: int, ip_version: int, protocol: int, ethertype: int, link_
 
 
 def unread_link(link_type: int) -> str:
-    """Return a sentence about a link type that is not decoded: its name, and what to do."""
+    """Return the message for an unsupported link type: its name, and what to do."""
     name = _LINKS.get(link_type)
     known = f"link type {link_type}" + (f" ({name})" if name else "")
     read = ", ".join(f"{int(link)} {link.name}" for link in LinkType)

@@ -1,4 +1,4 @@
-"""Decoding of headers in plain Python: what `packets.kernels` must do, and what runs without it."""
+"""Decoding of headers in plain Python: the reference for `packets.kernels`, and the fallback without it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from packets.batch import Bytes
 from packets.checksum import sum_le, swap
 from packets.headers import BTH_BYTES, HEADER, ICRC_BYTES, ROCE_PORT, Checksum, Header, Headers, Kind, LinkType
 
-# Plain numbers: looking up a member of an enumeration takes longer than reading the field.
+# Plain numbers: looking up an enum member takes longer than reading the field.
 _FRAGMENT, _MALFORMED, _ROCE, _TCP_KIND = int(Kind.FRAGMENT), int(Kind.MALFORMED), int(Kind.ROCE), int(Kind.TCP)
 _TRUNCATED, _UDP_KIND, _UNKNOWN_LINK = int(Kind.TRUNCATED), int(Kind.UDP), int(Kind.UNKNOWN_LINK)
 _ABSENT, _BAD, _OK, _PARTIAL = int(Checksum.ABSENT), int(Checksum.BAD), int(Checksum.OK), int(Checksum.PARTIAL)
@@ -31,7 +31,7 @@ _LINK_BYTES = {
     int(LinkType.LINUX_SLL): (16, 14),
     int(LinkType.LINUX_SLL2): (20, 0),
 }
-"""Length of the link header, and where in it the EtherType is."""
+"""Length of the link header, and the position of the EtherType in it."""
 _VERSIONS = {
     int(LinkType.RAW): (0, (4, 6)),
     int(LinkType.RAW_BSD): (0, (4, 6)),
@@ -49,7 +49,7 @@ class _Cut(Exception):
 
 
 class _Contradiction(Exception):
-    """The headers contradict each other, or the packet ends within them."""
+    """The headers are inconsistent, or the packet ends within them."""
 
 
 def decode(
@@ -64,13 +64,13 @@ def decode(
     """Decode the headers of a batch.
 
     Args:
-        data: see `packets.batch.PacketBatch`, as the next four.
+        data: see `packets.batch.PacketBatch`, also for the next four.
         starts: first byte of each packet.
         lengths: captured bytes.
         wire_lengths: bytes on the wire.
         link_types: LINKTYPE_*.
         verify: whether TCP checksums are verified.
-        rows: [n] is filled; must hold zeros.
+        rows: [n] output; must be zero.
     """
     view = memoryview(data)  # type: ignore[arg-type]
     packets = zip(starts.tolist(), lengths.tolist(), wire_lengths.tolist(), link_types.tolist(), strict=True)
@@ -143,7 +143,7 @@ def _link(
 
 
 def _ipv4(header: Header, data: memoryview, at: int, captured_end: int, limit: int) -> tuple[int, int]:
-    """Return where the IP payload begins and ends; no packet ends behind `limit`."""
+    """Return the start and the end of the IP payload; no packet ends after `limit`."""
     if at + 20 > captured_end:
         raise _Cut
     version, tos, total, fragment, protocol, field, source, destination = _IPV4(data, at)
@@ -152,7 +152,7 @@ def _ipv4(header: Header, data: memoryview, at: int, captured_end: int, limit: i
         raise _Contradiction
     header.ip_version, header.network, header.tos, header.protocol = 4, at, tos, protocol
     header.source_low, header.destination_low = source, destination
-    # Segmentation offload leaves 0 where 16 bits do not suffice or the network card is to fill it in.
+    # Segmentation offload leaves 0 if 16 bits do not suffice or the network card fills it in.
     end = at + total if total else limit
     if end < at + size or end > limit:
         raise _Contradiction
@@ -168,7 +168,7 @@ def _ipv4(header: Header, data: memoryview, at: int, captured_end: int, limit: i
 
 
 def _ipv6(header: Header, data: memoryview, at: int, captured_end: int, limit: int) -> tuple[int, int]:
-    """Return what `_ipv4` returns."""
+    """As `_ipv4`."""
     if at + 40 > captured_end:
         raise _Cut
     version, length, protocol, *addresses = _IPV6(data, at)
@@ -239,15 +239,15 @@ def _tcp(header: Header, data: memoryview, at: int, end: int, captured_end: int,
         if (pseudo + sum_le(data[at:end])) % 0xFFFF == 0:
             header.checksum = _OK
         elif not _U16(data, network + (2 if header.ip_version == 4 else 4))[0]:
-            header.checksum = _PARTIAL  # who fills in the length fills in the checksum too
-        elif field in (_folded(pseudo), _folded(constant)):  # some cards are given a sum without the length
+            header.checksum = _PARTIAL  # whoever fills in the length also fills in the checksum
+        elif field in (_folded(pseudo), _folded(constant)):  # some cards get a sum without the length
             header.checksum = _PARTIAL
         else:
             header.checksum = _BAD
 
 
 def _folded(total: int) -> int:
-    """Return a sum of little-endian words as big-endian word in ones' complement: 0 only for a sum of 0."""
+    """Return a sum of little-endian words as a big-endian word in ones' complement: 0 only for a sum of 0."""
     return swap(total % 0xFFFF) or (0xFFFF if total else 0)
 
 

@@ -20,7 +20,7 @@ class TcpFlags(IntFlag):
     CWR = 0x80
 
 
-# IntFlag arithmetic costs about a microsecond per operation: hot paths use plain ints and this table.
+# IntFlag arithmetic takes about a microsecond per operation, so hot paths use plain ints and this table.
 FIN, SYN, RST, PSH, ACK = 0x01, 0x02, 0x04, 0x08, 0x10
 FLAGS_OF: tuple[TcpFlags, ...] = tuple(TcpFlags(value) for value in range(256))
 """The `TcpFlags` of every value of the header's flag byte."""
@@ -37,19 +37,19 @@ class Segment:
     seq: int
     """Sequence number of the first byte (or of the SYN), 32 bits."""
     ack: int
-    """Acknowledgment number, 32 bits; meaningful with the ACK flag only."""
+    """Acknowledgment number, 32 bits; meaningful only with the ACK flag."""
     flags: TcpFlags
     """Control bits."""
     window: int
-    """Window field as it is on the wire: 16 bits, already divided by the window scale."""
+    """Window field as on the wire: 16 bits, already divided by the window scale."""
     payload: bytes = b""
     """Data of the segment."""
     dscp: int = 0
     """Differentiated services codepoint of the IP packet, 0..63."""
     mss: int | None = None
-    """Maximum segment size option, None where the segment has none."""
+    """Maximum segment size option, None if the segment has none."""
     window_scale: int | None = None
-    """Window scale option (a shift count), None where the segment has none."""
+    """Window scale option (a shift count), None if the segment has none."""
 
     @property
     def length(self) -> int:

@@ -1,4 +1,4 @@
-"""Ethernet/IPv4/TCP frames of segments, laid out as scapy does it, byte for byte: only what differs is written."""
+"""Ethernet/IPv4/TCP frames for segments, byte for byte as scapy builds them: only varying fields are written."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _U16 = struct.Struct("!H")
 
 
 class PacketError(Exception):
-    """A frame that is no whole Ethernet/IPv4/TCP packet, or a segment that fits into none."""
+    """A frame is not a complete Ethernet/IPv4/TCP packet, or a segment does not fit into one."""
 
     def __init__(self, reason: str, offset: int) -> None:
         """Keep the `reason` and the `offset` in bytes from the start of the frame."""
@@ -31,7 +31,7 @@ class PacketError(Exception):
 class FrameTemplate:
     """Builds the frames of one direction of one pair of hosts.
 
-    Everything that is equal in all frames is laid out once, by scapy; `build` writes the rest.
+    Constant fields are laid out once, by scapy; `build` writes the rest.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class FrameTemplate:
         ttl: int = 64,
         dont_fragment: bool = True,
     ) -> None:
-        """Lay out the constant fields; raises `PacketError` for an address that scapy does not take."""
+        """Lay out the constant fields; raises `PacketError` for an invalid address."""
         for name, address in (("src_mac", src_mac), ("dst_mac", dst_mac)):
             if not _is_mac(address):
                 raise PacketError(f"{name} must be six hexadecimal bytes with colons, got {address!r}", 0)
@@ -53,7 +53,7 @@ class FrameTemplate:
                 raise PacketError(f"{name} must be a dotted IPv4 address, got {address!r}", _ETHERNET_BYTES)
         if not 1 <= ttl <= 255:
             raise PacketError(f"ttl must be in 1..255, got {ttl}", _ETHERNET_BYTES + 8)
-        # Late: it takes 0.4 s, and most of what reads frames, and every command line, builds none.
+        # Imported here: it takes 0.4 s, and most code that reads frames, and every command line, builds none.
         from scapy.layers.inet import IP, TCP
         from scapy.layers.l2 import Ether
 
@@ -72,7 +72,7 @@ class FrameTemplate:
     def build(self, segment: Segment, ident: int = 0) -> bytes:
         """Return the frame of `segment` with IPv4 identification `ident`, ECN bits 0, no trailing padding.
 
-        Raises `PacketError` for a field that does not fit into its place.
+        Raises `PacketError` for a field that is out of range.
         """
         payload = segment.payload
         flags = int(segment.flags)
@@ -85,7 +85,7 @@ class FrameTemplate:
         offset_flags = (5 + (len(options) >> 2)) << 12 | flags
         seq, ack, window = segment.seq, segment.ack, segment.window
         src_port, dst_port = segment.src_port, segment.dst_port
-        # A 32-bit field adds as its two halves do: 2**16 = 1 mod 0xFFFF.
+        # A 32-bit field adds like its two halves: 2**16 = 1 mod 0xFFFF.
         tcp_sum = self._pseudo_sum + tcp_length + src_port + dst_port + seq + ack + offset_flags + window
         tcp_sum += sum_be(payload)
         if options:
@@ -112,12 +112,12 @@ class FrameTemplate:
                 0,
             )
         except struct.error:
-            raise _misfit(segment, ident, total_length) from None
+            raise _range_error(segment, ident, total_length) from None
         return b"".join((headers, options, payload))
 
 
 def _encode_options(mss: int | None, window_scale: int | None) -> bytes:
-    """Return the TCP options, padded with zeros to whole words as scapy does."""
+    """Return the TCP options, padded with zeros to whole words like scapy."""
     options = b""
     if mss is not None:
         if not 0 <= mss <= 0xFFFF:
@@ -130,7 +130,7 @@ def _encode_options(mss: int | None, window_scale: int | None) -> bytes:
     return options + bytes(-len(options) % 4)
 
 
-def _misfit(segment: Segment, ident: int, total_length: int) -> PacketError:
+def _range_error(segment: Segment, ident: int, total_length: int) -> PacketError:
     """Return the error for the first field that does not fit."""
     ip, tcp = _ETHERNET_BYTES, _ETHERNET_BYTES + _IPV4_BYTES
     fields = (

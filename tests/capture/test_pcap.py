@@ -49,9 +49,9 @@ def test_zero_length_packet_is_a_packet() -> None:
         (record(FRAME, captured=0xFFFFFFFF), "a packet of 4294967295 captured bytes, more than 16777216"),
         (record(FRAME, captured=(1 << 24) + 1), "more than 16777216"),
         (bytes(16), "a hole of zeros"),
-        (record(FRAME, captured=61), "the file ends inside packet 2: 76 of 77 bytes are there"),
-        (record(FRAME)[:15], "the file ends inside the header of packet 2: 15 of 16 bytes are there"),
-        (b"\x01", "the file ends inside the header of packet 2: 1 of 16 bytes are there"),
+        (record(FRAME, captured=61), "packet 2: only 76 of 77 bytes"),
+        (record(FRAME)[:15], "header of packet 2: only 15 of 16 bytes"),
+        (b"\x01", "header of packet 2: only 1 of 16 bytes"),
     ],
 )
 def test_damage_is_named_after_the_packets_before_it(wrong: bytes, problem: str) -> None:
@@ -81,10 +81,10 @@ def test_largest_packet() -> None:
 
 @pytest.mark.parametrize("length", [4, 5, 23])
 def test_cut_file_header(length: int) -> None:
-    with pytest.raises(CaptureError, match=f"ends inside the pcap file header: {length} of 24 bytes"):
+    with pytest.raises(CaptureError, match=f"ends inside the pcap file header: only {length} of 24 bytes"):
         read(pcap_header()[:length])
 
 
 def test_versions_with_other_record_headers_are_refused() -> None:
-    with pytest.raises(CaptureError, match=r"at byte 4: pcap version 2\.3, and only 2.4 is known"):
+    with pytest.raises(CaptureError, match=r"at byte 4: pcap version 2\.3"):
         read(pcap_header(minor=3) + record(FRAME))

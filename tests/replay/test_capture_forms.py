@@ -82,7 +82,7 @@ def plain(run: Run) -> Steps:
         (tagged_anyhow, write_pcapng, None),
         (trailer, write_pcap, "more bytes captured"),
         (trailer, bound(write_pcapng, order=">"), "more bytes captured"),
-        (as_is, bound(write_pcap, shift=1000), "fraction of a second"),
+        (as_is, bound(write_pcap, shift=1000), "time stamps"),
         (as_is, bound(write_pcap, order=">", nanoseconds=True), None),
         (partial, write_pcap, "unfinished checksums"),
         (partial, write_pcapng, "unfinished checksums"),

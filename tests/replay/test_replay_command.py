@@ -87,10 +87,10 @@ def test_a_cut_file_is_incomplete(run: Run, tmp_path: Path) -> None:
     [
         (["missing.pcap"], "missing.pcap: cannot be read: No such file"),
         (["-"], "CAPTURE: "),
-        (["{folder}/job.yaml"], "no capture file"),
+        (["{folder}/job.yaml"], "job.yaml: "),
         (["{folder}/s1-eth9_in.pcap"], "no gradient frames in 0 packets"),
         (["{shadow}", "--job", "missing.yaml"], "missing.yaml"),
-        (["{shadow}", "--records", "{folder}/summary.json"], "no side-channel log"),
+        (["{shadow}", "--records", "{folder}/summary.json"], "summary.json: "),
         (["{shadow}", "--checkpoint", "{folder}/missing"], "not a recovery point"),
         (["{shadow}", "--compare", "{folder}/missing"], "is not a store"),
         (["{shadow}", "--compare", "{folder}"], "is not a store"),

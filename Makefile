@@ -1,4 +1,4 @@
-# Checkmate. `make run-testbed` and `make test` set up all that they need.
+# Checkmate. `make run-testbed` and `make test` set up everything they need.
 PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
@@ -27,11 +27,11 @@ help: ## Show this list
 	@grep -hE '^[a-z0-9-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-14s %s\n", $$1, $$2}'
 	@echo "Variables of run-testbed: SWITCH=softswitch|bmv2 FABRIC=auto|inproc|mininet ITERATIONS=20 RANKS= MTU= SEED=0 OUT=out/testbed JOB=examples/digits.yaml"
 	@echo "Variables of acceptance: QUICK=1 (the short form: simulation, one seed) SEEDS=3 OUT=out/acceptance"
-	@echo "Variables of shell: TARGET=127.0.0.1:9559 DEVICE_ID=1 ELECTION_ID=0,0 (only reads) PUSH=1 (push the program first)"
+	@echo "Variables of shell: TARGET=127.0.0.1:9559 DEVICE_ID=1 ELECTION_ID=0,0 (read-only) PUSH=1 (push the program first)"
 
 env: $(VENV)/.installed ## Create the environment (exact versions of requirements.lock)
 
-# The stamp is written last: an interrupted installation is done again.
+# The stamp is written last, so an interrupted installation is repeated.
 $(VENV)/.installed: requirements.lock pyproject.toml
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { echo "Python 3.11 or newer is needed: set PYTHON="; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV) || \
@@ -40,8 +40,8 @@ $(VENV)/.installed: requirements.lock pyproject.toml
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
 	@touch $@
 
-run-testbed: env ## Train, and prove that the shadow holds every iteration's checkpoint (as root it installs Mininet)
-	@$(if $(filter-out inproc,$(FABRIC)),echo "As root: Mininet is installed (apt-get) if it is missing; FABRIC=inproc does without it",:)
+run-testbed: env ## Train, and check the shadow's checkpoint of every iteration (as root it installs Mininet)
+	@$(if $(filter-out inproc,$(FABRIC)),echo "As root: Mininet is installed (apt-get) if it is missing; FABRIC=inproc does not need it",:)
 	$(BIN)/checkmate testbed run $(JOB) --switch $(SWITCH) --fabric $(FABRIC) $(if $(filter-out inproc,$(FABRIC)),--install) --iterations $(ITERATIONS) \
 	  $(if $(RANKS),--ranks $(RANKS)) $(if $(MTU),--mtu $(MTU)) --seed $(SEED) --out $(OUT)
 
@@ -62,16 +62,16 @@ lint: env ## Check style
 types: env ## Check types (strict)
 	$(BIN)/mypy
 
-layers: env ## Check that the layers import only what they may
+layers: env ## Check the import layers
 	$(BIN)/lint-imports
 
 check: lint types layers ## Style, types, layers, stale artifacts
 	$(BIN)/python -m p4src.compile --check
 
-p4: env ## Recompile the data plane (where p4c is on PATH) and regenerate the shared names
+p4: env ## Recompile the data plane (if p4c is on PATH) and regenerate the shared names
 	$(BIN)/python -m p4src.compile
 
-tofino: env ## Compile for Tofino 1 and 2 (where a p4c with that backend is on PATH), check the result, write docs/tofino.md
+tofino: env ## Compile for Tofino 1 and 2 (if a p4c with that backend is on PATH), check the result, write docs/tofino.md
 	$(BIN)/python -m p4src.tofino
 
 proto: env ## Regenerate the side channel's messages and stubs
@@ -84,13 +84,13 @@ bench: env ## Measure the speed of the data paths as ratios within one run (QUIC
 fuzz: env ## Send random packets through the embedded switch and BMv2, and compare (PACKETS=20000 SEED=0)
 	$(BIN)/python -m tests.switch_contract.fuzz --packets $(or $(PACKETS),20000) --seed $(SEED)
 
-fuzz-inputs: env ## Damage what comes from outside: files, packets, calls (MINUTES=1 SEED=0; SURFACE= COUNT= FIRST=)
+fuzz-inputs: env ## Feed damaged input: files, packets, calls (MINUTES=1 SEED=0; SURFACE= COUNT= FIRST=)
 	$(BIN)/python -m tests.fuzz_inputs $(if $(COUNT),--count $(COUNT)) $(if $(MINUTES),--minutes $(MINUTES)) \
 	  $(if $(SURFACE),--surface $(SURFACE)) --seed $(SEED) $(if $(FIRST),--first $(FIRST))
 
 shell-env: $(SHELL_VENV)/.installed ## Create p4runtime-shell's own environment (exact versions of requirements-shell.lock)
 
-# Its jedi knows no Python 3.11, and the Tab key would print a traceback: IPython completes without it.
+# Its jedi does not support Python 3.11, and the Tab key would print a traceback, so IPython completes without it.
 $(SHELL_VENV)/.installed: requirements-shell.lock
 	@test -x $(SHELL_VENV)/bin/python || $(PYTHON) -m venv $(SHELL_VENV) || \
 	  { echo "installing python3-venv"; apt-get -q update && apt-get -q install -y python3-venv; $(PYTHON) -m venv --clear $(SHELL_VENV); }
@@ -98,7 +98,7 @@ $(SHELL_VENV)/.installed: requirements-shell.lock
 	@mkdir -p $(SHELL_VENV)/etc/ipython && echo 'c.Completer.use_jedi = False' > $(SHELL_VENV)/etc/ipython/ipython_config.py
 	@touch $@
 
-shell: shell-env ## Open p4runtime-shell on the switch at TARGET=HOST:PORT; only reads, unless ELECTION_ID= asks for more
+shell: shell-env ## Open p4runtime-shell on the switch at TARGET=HOST:PORT; read-only unless ELECTION_ID= is set
 	$(SHELL_VENV)/bin/python -m p4runtime_sh --grpc-addr $(TARGET) --device-id $(DEVICE_ID) --election-id $(ELECTION_ID) \
 	  $(if $(PUSH),--config $(PIPELINE))
 

@@ -16,7 +16,7 @@ from struct import pack
 from p4src.artifacts import device_config
 from p4src.names import Action, Table
 from softswitch.core import SwitchCore
-from softswitch.state import ActionCall, Entry, Exact
+from softswitch.state import ActionCall, Exact, TableEntry
 
 RANK, SUCCESSOR, SHADOW = 1, 2, 3
 DSCP, FLOW_PORT, GROUP, FLOW = 0x03, 29500, 1, 0
@@ -59,11 +59,11 @@ def configured_switch() -> SwitchCore:
     core = SwitchCore(device_config())
     for port in (RANK, SUCCESSOR, SHADOW):
         match = (Exact(0x020000000000 + port),)
-        core.tables[Table.L2_FORWARD].insert(Entry(match, 0, ActionCall(Action.SET_PORT, (port,))))
+        core.tables[Table.L2_FORWARD].insert(TableEntry(match, 0, ActionCall(Action.SET_PORT, (port,))))
     flow = (Exact(0x0A000000 + RANK), Exact(0x0A000000 + SUCCESSOR), Exact(FLOW_PORT), Exact(DSCP))
-    core.tables[Table.REPLICATE].insert(Entry(flow, 0, ActionCall(Action.REPLICATE_FLOW, (FLOW, GROUP))))
+    core.tables[Table.REPLICATE].insert(TableEntry(flow, 0, ActionCall(Action.REPLICATE_FLOW, (FLOW, GROUP))))
     to_shadow = ActionCall(Action.TO_SHADOW, (0x020000000000 + SHADOW, 0x0A000100, 40000))
-    core.tables[Table.SHADOW].insert(Entry((Exact(1),), 0, to_shadow))
+    core.tables[Table.SHADOW].insert(TableEntry((Exact(1),), 0, to_shadow))
     core.set_multicast_group(GROUP, [(SUCCESSOR, 0), (SHADOW, 1)])
     core.process(RANK, tcp_frame(60, 999, SYN, DSCP))
     return core

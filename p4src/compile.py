@@ -1,7 +1,7 @@
-"""Generate `constants.p4`, compile the data plane with p4c, and tell whether the committed artifacts are current.
+"""Generate `constants.p4`, compile the data plane with p4c, and check whether the committed artifacts are current.
 
-python -m p4src.compile            # generate and, where p4c is on PATH, compile
-python -m p4src.compile --check    # exit 1 when something committed is stale
+python -m p4src.compile            # generate and, if p4c is on PATH, compile
+python -m p4src.compile --check    # exit 1 if a committed file is stale
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def render_constants() -> str:
 
 
 def source_digest() -> str:
-    """Return the SHA-256 over names and contents of all P4 sources, the digest that the artifacts carry."""
+    """Return the SHA-256 over names and contents of all P4 sources, which the artifacts record."""
     return digest_of(ROOT, "include/*.p4", "v1model/*.p4")
 
 
@@ -49,7 +49,7 @@ def compile_to(directory: Path) -> None:
     """
     command = ["p4c", "--target", "bmv2", "--arch", "v1model", "--std", "p4-16", "-o", str(directory),
                "--p4runtime-files", str(directory / P4INFO_FILE), "v1model/checkmate.p4"]  # fmt: skip
-    # From the source folder, so that the JSON's source references name no folder of this machine.
+    # Run in the source folder, so that the JSON's source references contain no path of this machine.
     subprocess.run(command, check=True, cwd=ROOT)
     config = directory / CONFIG_FILE
     text = config.read_text()
@@ -57,7 +57,7 @@ def compile_to(directory: Path) -> None:
 
 
 def compiler_version() -> str | None:
-    """Return what the installed p4c says of its version, None where none with the BMv2 backend is on PATH."""
+    """Return the version of the installed p4c, None if none with the BMv2 backend is on PATH."""
     compiler = find_p4c("bmv2-v1model")
     if compiler is None:
         return None
@@ -65,37 +65,37 @@ def compiler_version() -> str | None:
 
 
 def stale() -> list[str]:
-    """Return what is stale, one sentence each; where p4c is installed its output is compared too."""
+    """Return what is stale, one sentence each; if p4c is installed, its output is compared too."""
     found: list[str] = []
     if not CONSTANTS_FILE.exists() or CONSTANTS_FILE.read_text() != render_constants():
-        found.append("include/constants.p4 does not fit constants.py; run `make p4`")
+        found.append("include/constants.p4 does not match constants.py; run `make p4`")
     if not (BUILD / DIGEST_FILE).exists() or (BUILD / DIGEST_FILE).read_text().strip() != source_digest():
-        found.append("build/ was not compiled from these sources; run `make p4` where p4c is installed")
+        found.append("build/ was not compiled from these sources; run `make p4` with p4c installed")
         return found
     if NAMES_FILE.read_text() != render_names((BUILD / P4INFO_FILE).read_text()):
-        found.append("names.py does not fit the P4Info; run `make p4`")
+        found.append("names.py does not match the P4Info; run `make p4`")
     version = compiler_version()
     if version is not None:
         with tempfile.TemporaryDirectory() as scratch:
             compile_to(Path(scratch))
-            # Another version of p4c may number and order things otherwise; only the same one must agree byte for byte.
+            # Another version of p4c may number and order things differently; only the same one must agree exactly.
             same = version == (BUILD / COMPILER_FILE).read_text().strip()
             for name in (CONFIG_FILE, P4INFO_FILE):
                 if same and (Path(scratch) / name).read_bytes() != (BUILD / name).read_bytes():
-                    found.append(f"build/{name} differs from what the installed p4c makes of these sources")
+                    found.append(f"build/{name} differs from the installed p4c's output for these sources")
     return found
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m p4src.compile", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 when something is stale")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if something is stale")
     options = parser.parse_args(arguments)
     if not options.check:
         CONSTANTS_FILE.write_text(render_constants())
         version = compiler_version()
         if version is not None:
-            # In a scratch folder: p4c leaves its preprocessed input beside the output.
+            # In a temporary folder: p4c leaves its preprocessed input beside the output.
             with tempfile.TemporaryDirectory() as scratch:
                 compile_to(Path(scratch))
                 BUILD.mkdir(exist_ok=True)

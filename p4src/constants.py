@@ -1,24 +1,24 @@
-"""Constants of the data plane, the one place for them: `p4src/include/constants.p4` is generated from this file."""
+"""Constants of the data plane: `p4src/include/constants.p4` is generated from this file."""
 
 from __future__ import annotations
 
 from enum import IntEnum
 
 MAX_FLOWS = 1024
-"""Flows that one switch can replicate: size of the register arrays and of the `replicate` table."""
+"""Flows that a switch can replicate: size of the register arrays and of the `replicate` table."""
 MAX_HOSTS = 1024
-"""MAC addresses that one switch can forward to."""
+"""MAC addresses that a switch can forward to."""
 MAX_SHADOWS = 256
-"""Shadow nodes (replica ids) that one switch can serve."""
+"""Shadow nodes (replica ids) that a switch can serve."""
 MAX_RDMA_FLOWS = 1024
-"""RoCEv2 queue pairs that one switch can replicate, for IPv4 and IPv6 each."""
+"""RoCEv2 queue pairs that a switch can replicate, each for IPv4 and IPv6."""
 FLOOD_GROUP = 0x7FFE
 """Multicast group of broadcast and multicast frames: every host port, no shadow port.
 
-BMv2 keeps groups from 0x8000 on for clone sessions.
+BMv2 reserves groups from 0x8000 up for clone sessions.
 """
 FIRST_RID = 1
-"""Replica id 0 is the original packet, shadows begin here."""
+"""First replica id of a shadow node; 0 is the original packet."""
 
 
 class NotReplicated(IntEnum):
@@ -35,11 +35,11 @@ class NotReplicated(IntEnum):
     NO_GROUP = 4
     """The flow's entry names no multicast group."""
     UNSUPPORTED_HEADER = 5
-    """TCP behind IPv4 options, in a fragment or cut short: the data plane does not look for its ports."""
+    """TCP after IPv4 options, in a fragment or cut short: the data plane does not parse its ports."""
     FROM_SHADOW = 6
-    """Came in at a shadow node's port: dropped, nothing that a shadow sends reaches a rank."""
+    """Received on a shadow node's port: dropped, so that nothing a shadow sends reaches a rank."""
     UNKNOWN_DESTINATION = 7
-    """No such unicast MAC address: dropped."""
+    """Unknown unicast MAC address: dropped."""
 
 
 P4_CONSTANTS: dict[str, tuple[str, int]] = {
@@ -51,4 +51,4 @@ P4_CONSTANTS: dict[str, tuple[str, int]] = {
     "REASONS": ("", len(NotReplicated)),
     **{f"REASON_{reason.name}": ("reason_t", int(reason)) for reason in NotReplicated},
 }
-"""What `constants.p4` holds: name -> (P4 type, value); values without a type are sizes and become macros."""
+"""Contents of `constants.p4`: name -> (P4 type, value); values without a type are sizes and become macros."""

@@ -1,4 +1,4 @@
-"""Generate `names.py` from the P4Info, so that a renamed table or field is a type error in Python, not a surprise."""
+"""Generate `names.py` from the P4Info, so that a renamed table or field is a type error in Python."""
 
 from __future__ import annotations
 

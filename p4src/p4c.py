@@ -1,4 +1,4 @@
-"""Finding p4c, which is built with the backends that one asks for."""
+"""Finding p4c, whose backends are chosen when it is built."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import subprocess
 
 
 def find_p4c(target: str) -> str | None:
-    """Return the path of a p4c on PATH that compiles for a target, as ``p4c --target-help`` names it; None without."""
+    """Return the path of a p4c on PATH that supports `target` (see ``p4c --target-help``), None if there is none."""
     path = shutil.which("p4c")
     if path is None:
         return None

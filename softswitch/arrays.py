@@ -10,16 +10,16 @@ from softswitch.errors import ErrorKind, SwitchError
 
 _CODES = {8: "B", 16: "H", 32: "I", 64: "Q"}
 _LARGE_INTEGER = 48
-"""Bytes of a list's slot with a Python integer, without the integer's digits."""
+"""Bytes of a list slot with a Python integer, without the integer's digits."""
 
 
 def counter_bytes(size: int) -> int:
-    """Return the bytes of memory that a counter array of `size` cells takes."""
+    """Return the memory in bytes of a counter array of `size` cells."""
     return 16 * size
 
 
 def register_bytes(size: int, width: int) -> int:
-    """Return the bytes of memory that a register array of `size` cells of `width` bits takes at most."""
+    """Return the maximum memory in bytes of a register array of `size` cells of `width` bits."""
     bits = _machine_width(width)
     return size * (bits // 8 if bits is not None else _LARGE_INTEGER + width // 7)
 
@@ -33,8 +33,8 @@ def _zeros(code: str, size: int) -> array[int]:
 
 
 class CounterArray:
-    """An indirect counter: `size` cells of packets and bytes. BMv2 JSON does not say which of the two a
-    program uses.
+    """An indirect counter: `size` cells of packets and bytes. BMv2 JSON does not say which of the two a program
+    uses.
 
     Attributes:
         name: fully qualified P4 name.

@@ -1,7 +1,6 @@
 """The execution core of the embedded switch: a compiled P4 program with its state, as a plain object.
 
-No sockets, threads or clocks: frames and time go in, frames and digests come out. Not safe against concurrent
-use.
+No sockets, threads or clocks: frames and time go in, frames and digests come out. Not thread-safe.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from softswitch.state import CounterArray, DigestField, DigestSpec, RegisterArra
 
 PASS_LIMIT = 256
 """Extra passes (clones, resubmissions, recirculations) that one received frame may cause; BMv2 has no such
-limit and loops for ever on a program that always recirculates."""
+limit and loops forever on a program that always recirculates."""
 
 _MAX_PORT = 0x1FF
 _MAX_SESSION = 0x7FFF
@@ -29,7 +28,7 @@ _MAX_RID = 0xFFFF
 
 
 class Output(NamedTuple):
-    """What one received frame causes.
+    """The result of processing one frame.
 
     Attributes:
         packets: (egress port, frame) in the order in which they are sent.
@@ -41,19 +40,19 @@ class Output(NamedTuple):
 
 
 class SwitchCore:
-    """One v1model program, loaded from the BMv2 JSON that p4c writes. It behaves as BMv2's simple_switch, except:
+    """One v1model program, loaded from p4c's BMv2 JSON. It behaves like BMv2's simple_switch, except:
 
-    * a field of a header that was never there reads 0 (BMv2: what an earlier packet left);
+    * a field of an invalid header reads 0 (BMv2: what an earlier packet left);
     * a lookahead beyond the end of the packet is PacketTooShort (BMv2 reads past its buffer);
     * an access outside a register or counter array does nothing (BMv2, built without checks: undefined);
-    * direct counters count the default action's packets too, and clone sessions can cut their clones;
-    * there are no queues: enq_timestamp is the present time, all other queueing metadata 0;
+    * direct counters also count the default action's packets, and clone sessions can truncate their clones;
+    * there are no queues: enq_timestamp is the current time, all other queueing metadata 0;
     * a frame causes at most PASS_LIMIT extra passes; log_msg() is ignored.
 
     Attributes:
-        program: the program as read.
+        program: the loaded program.
         tables, counters, registers, digests: by P4 name.
-        cpu_port: port of the controller, None if there is none; its frames are plain frames to the core.
+        cpu_port: port of the controller, None if there is none; the core treats its frames like others.
         drop_port: value of egress_spec that drops.
         generated_source: the Python module that executes the program, for reading and debugging.
     """
@@ -69,7 +68,7 @@ class SwitchCore:
         """Load a program; `seed` starts P4's random().
 
         Raises:
-            UnsupportedProgram: for anything that is no BMv2 JSON, or that this switch does not support.
+            UnsupportedProgram: not a BMv2 JSON, or a program that this switch does not support.
         """
         if cpu_port == drop_port:
             raise SwitchError(ErrorKind.INVALID_ARGUMENT, f"port {cpu_port} is the drop port", "cpu_port")
@@ -97,7 +96,7 @@ class SwitchCore:
         """Process one frame received on `port` at time `now_us` (microseconds since the switch started).
 
         Raises:
-            SwitchError: INVALID_ARGUMENT for a port number that v1model cannot hold.
+            SwitchError: INVALID_ARGUMENT for a port number outside v1model's range.
         """
         if not 0 <= port <= _MAX_PORT:
             raise SwitchError(ErrorKind.INVALID_ARGUMENT, f"not a port number in 0..{_MAX_PORT}", f"port {port}")
@@ -106,7 +105,7 @@ class SwitchCore:
 
     @property
     def cut_off_passes(self) -> int:
-        """Passes that were not made because a frame went round more than PASS_LIMIT times."""
+        """Passes that were cut off because a frame exceeded PASS_LIMIT."""
         return self._runtime.cut_off[0]
 
     def reset(self) -> None:
@@ -203,7 +202,7 @@ def _compile(program: Program, constants: Constants) -> tuple[str, CodeType]:
     try:
         source = generate(program, constants)
         return source, compile(source, "<softswitch>", "exec")
-    except (RecursionError, MemoryError, SyntaxError) as error:  # what Python says of code that is nested too deeply
+    except (RecursionError, MemoryError, SyntaxError) as error:  # Python's errors for code that is nested too deeply
         what = (
             f"a program whose statements or expressions are nested so deeply is not supported by this switch: {error}"
         )

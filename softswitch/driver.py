@@ -1,6 +1,6 @@
 """The loop that moves frames between network interfaces and a device.
 
-One thread does all packet work; the gRPC server's threads only wake it.
+One thread processes all packets; the gRPC server's threads only wake it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _BATCH = 64
 """Frames taken from one port before the others get their turn."""
 
 _SEND_HINTS = {
-    errno.EMSGSIZE: "the frame is longer than the interface's MTU; raise it, or switch off the sender's "
+    errno.EMSGSIZE: "the frame is longer than the interface's MTU; raise it, or turn off the sender's "
     "segmentation offload (ethtool -K IFACE tso off gso off)",
     errno.ENETDOWN: "the interface is down",
     errno.ENXIO: "the interface is gone",
@@ -33,10 +33,10 @@ class SwitchDriver:
     """Runs a device on network interfaces until it is stopped.
 
     Args:
-        device: the device; its `wake` is taken over.
+        device: the device; the driver sets its `wake`.
         ports: open ports with distinct numbers; closed by `close`.
-        log: where events are reported.
-        start_ns: `time.monotonic_ns()` that counts as time 0 of the device.
+        log: for events.
+        start_ns: value of `time.monotonic_ns()` at the device's time 0.
         pcap_dir: existing directory for `<interface>_in.pcap` and `<interface>_out.pcap`, None for none.
 
     Raises:
@@ -77,16 +77,16 @@ class SwitchDriver:
         device.wake = self.wake
 
     def wake(self) -> None:
-        """Let the loop look at the device; callable from any thread and from signal handlers."""
+        """Make the loop poll the device; callable from any thread and from signal handlers."""
         try:
             self._wake_send.send(b"\0")
         except BlockingIOError:
-            pass  # enough wake-ups are waiting already
+            pass  # enough wake-ups are already pending
         except OSError:
             pass  # closed: the loop has ended
 
     def stop(self) -> None:
-        """Let `run` return soon; callable from any thread and from signal handlers."""
+        """Make `run` return soon; callable from any thread and from signal handlers."""
         self._stopping = True
         self.wake()
 
@@ -95,7 +95,7 @@ class SwitchDriver:
         while not self._stopping:
             events = self._epoll.poll(0)
             if not events:
-                # Idle: captures become readable on disk before the loop goes to sleep.
+                # Idle: flush captures to disk before the loop sleeps.
                 self._flush_captures()
                 events = self._epoll.poll(self._timeout_s())
             for descriptor, _ in events:
@@ -107,7 +107,7 @@ class SwitchDriver:
             self._transmit(self._device.poll(self._now_us()))
 
     def close(self) -> None:
-        """Close ports and captures, and report what was lost; `run` must have returned."""
+        """Close ports and captures, and report losses; `run` must have returned."""
         self._device.wake = None
         for port in self._by_descriptor.values():
             self._report_losses(port)
@@ -123,15 +123,15 @@ class SwitchDriver:
         try:
             frames = port.receive(_BATCH)
         except OSError as error:
-            self._port_trouble(port, error)
+            self._port_failed(port, error)
             return
         self._switch(port, frames)
         if port.stats.unfinished_checksums:
             self._warn_once(
                 port,
                 "checksums",
-                "frames arrive with unfinished checksums, receivers will drop them; "
-                "switch off the sender's checksum offload (ethtool -K IFACE tx off)",
+                "frames arrive with unfinished checksums, and receivers will drop them; "
+                "turn off the sender's checksum offload (ethtool -K IFACE tx off)",
             )
 
     def _switch(self, port: EthernetPort, frames: Sequence[bytes]) -> None:
@@ -143,7 +143,7 @@ class SwitchDriver:
         for number, frame in frames:
             port = self._ports.get(number)
             if port is None:
-                continue  # as on BMv2: a port without an interface swallows what is sent to it
+                continue  # as on BMv2: frames to a port without an interface are silently dropped
             error = port.send(frame)
             if error is None:
                 self._capture(number, "out", frame)
@@ -151,12 +151,12 @@ class SwitchDriver:
                 hint = _SEND_HINTS.get(error.errno or 0, str(error))
                 self._warn_once(port, error.errno, f"a frame of {len(frame)} bytes was not sent: {hint}")
 
-    def _port_trouble(self, port: EthernetPort, error: OSError) -> None:
+    def _port_failed(self, port: EthernetPort, error: OSError) -> None:
         if port.exists():
-            # The socket goes on by itself once the interface is up again.
+            # The socket recovers by itself once the interface is up again.
             self._log.warning("port %d (%s): %s", port.number, port.interface, error.strerror)
             return
-        self._log.error("port %d (%s): the interface is gone; the other ports go on", port.number, port.interface)
+        self._log.error("port %d (%s): the interface is gone; the other ports continue", port.number, port.interface)
         while frames := port.receive(_BATCH):
             self._switch(port, frames)
         self._epoll.unregister(port)
@@ -172,14 +172,14 @@ class SwitchDriver:
             try:
                 writer.write(time.time_ns(), frame)
             except OSError as error:
-                self._capture_trouble((number, direction), error)
+                self._capture_failed((number, direction), error)
 
     def _flush_captures(self) -> None:
         for key, writer in list(self._captures.items()):
             try:
                 writer.flush()
             except OSError as error:
-                self._capture_trouble(key, error)
+                self._capture_failed(key, error)
 
     def _end_capture(self, key: tuple[int, str]) -> None:
         writer = self._captures.pop(key, None)
@@ -189,7 +189,7 @@ class SwitchDriver:
             except OSError as error:
                 self._log.error("capture %s is incomplete: %s", writer.path, error.strerror)
 
-    def _capture_trouble(self, key: tuple[int, str], error: OSError) -> None:
+    def _capture_failed(self, key: tuple[int, str], error: OSError) -> None:
         self._log.error("capture %s ends here: %s", self._captures[key].path, error.strerror)
         self._end_capture(key)
 
@@ -204,7 +204,7 @@ class SwitchDriver:
         )
         if drops or stats.send_failures or stats.oversized:
             self._log.warning(
-                "port %d (%s): lost %d frames that came too fast, %d that were too long, %d not sent",
+                "port %d (%s): lost %d frames that arrived too fast, %d that were too long, %d not sent",
                 port.number,
                 port.interface,
                 drops,

@@ -1,4 +1,4 @@
-"""Starting and ending the switch as a program of its own."""
+"""Running the switch as a program."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from softswitch.p4rt import Device, P4RuntimeError, ServerHandle, serve
 from softswitch.program.limits import MAX_TEXT
 
 _OPEN = (
-    "whoever reaches it can replace the program; use --grpc-server-ssl with --grpc-server-with-client-auth, "
+    "anyone who can reach it can replace the program; use --grpc-server-ssl with --grpc-server-with-client-auth, "
     "or --grpc-server-addr 127.0.0.1:PORT"
 )
 
@@ -37,17 +37,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run the switch until SIGTERM or SIGINT.
 
     Args:
-        argv: arguments without the program's name; None takes those of the process.
+        argv: arguments without the program's name; None: those of the process.
 
     Returns:
-        The exit status: 0 after a signal, 1 when the switch could not start, or failed.
+        The exit status: 0 after a signal, 1 if the switch could not start or failed.
     """
     options = parse_options(sys.argv[1:] if argv is None else argv)
     log = logging.Logger("softswitch", options.log_level)
     try:
         _add_handler(log, options)
         for name in options.ignored:
-            log.warning("%s means nothing to this switch and is ignored", name)
+            log.warning("%s has no effect on this switch and is ignored", name)
         _run(options, log)
     except (SwitchError, P4RuntimeError, TlsError) as error:
         _explain(log, str(error))
@@ -63,7 +63,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def is_local(address: str) -> bool:
-    """Tell whether a server's address can be reached from its own host alone."""
+    """Return whether a server's address can be reached only from its own host."""
     if address.startswith("unix:"):
         return True
     host = address.rpartition(":")[0].strip("[]")
@@ -75,9 +75,9 @@ def is_local(address: str) -> bool:
 
 
 def _end(server: ServerHandle, log: logging.Logger) -> None:
-    """Close the server; end the process at once where a request still works that nobody waits for."""
+    """Close the server; end the process at once if a request is still running that nobody waits for."""
     if not server.close():
-        log.error("ending although requests are still being worked on")
+        log.error("ending although requests are still running")
         logging.shutdown()
         sys.stdout.flush()
         sys.stderr.flush()
@@ -151,7 +151,7 @@ def _add_handler(log: logging.Logger, options: Options) -> None:
 
 
 def _explain(log: logging.Logger, text: str) -> None:
-    """Say why the switch did not start: in the log, and always on standard error too."""
+    """Report why the switch did not start: in the log, and always on standard error too."""
     log.critical("%s", text)
     if not any(getattr(handler, "stream", None) is sys.stderr for handler in log.handlers):
         print(f"softswitch CRITICAL: {text}", file=sys.stderr)

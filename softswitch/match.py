@@ -1,8 +1,7 @@
 """Match keys of table entries, and the lookup structures behind exact, LPM, ternary and range tables.
 
-A lookup structure maps the key that the generated code builds per packet to the *row* of the best entry. Rows
-are plain tuples, `(action index, [counter cell,] *action arguments)`, so that a hit costs the pipeline no
-attribute access.
+A lookup structure maps the key that the generated code builds per packet to the *row* of the best entry. Rows are plain
+tuples, `(action index, [counter cell,] *action arguments)`, so that a hit needs no attribute access.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from enum import Enum
 from typing import Protocol
 
 Row = tuple[object, ...]
-"""What a hit gives to the generated code: action index, counter cell if there is one, action arguments."""
+"""Result of a hit for the generated code: action index, counter cell (if any), action arguments."""
 
 LookupKey = int | tuple[int, ...]
 """The per-packet key: one int; a tuple in key order for range tables and exact keys of several fields."""
@@ -23,7 +22,7 @@ _SEQUENCE_BITS = 48
 
 
 class MatchKind(Enum):
-    """How one key field is compared. P4's `optional` appears as TERNARY, as in the BMv2 JSON."""
+    """How a key field is compared. P4's `optional` appears as TERNARY, as in the BMv2 JSON."""
 
     EXACT = "exact"
     LPM = "lpm"
@@ -70,7 +69,7 @@ class KeySpec:
     """One field of a table's key.
 
     Attributes:
-        name: as the control plane knows it.
+        name: its name for the control plane.
         width: bits.
         kind: how it is compared.
         mask: static mask applied to the field and to every entry before comparison, or None.
@@ -82,7 +81,7 @@ class KeySpec:
     mask: int | None = None
 
     def problem(self, key: MatchKey) -> str | None:
-        """Say why `key` cannot match this field, or return None if it can."""
+        """Return why `key` cannot match this field, None if it can."""
         full = (1 << self.width) - 1
         if isinstance(key, Exact) and self.kind is MatchKind.EXACT:
             return None if 0 <= key.value <= full else f"value {key.value:#x} does not fit {self.width} bits"
@@ -137,9 +136,9 @@ class Lookup(Protocol):
 
 
 def entry_rank(match: tuple[MatchKey, ...], priority: int, sequence: int) -> int:
-    """Order entries: larger priority first, then longer prefix, then the one inserted first.
+    """Return an entry's rank: larger priority first, then longer prefix, then earlier insertion.
 
-    A table has either priorities (ternary, range) or a prefix length that decides (LPM), never both.
+    A table has either priorities (ternary, range) or a deciding prefix length (LPM), never both.
     """
     prefix = 0 if priority else max((key.prefix_len for key in match if isinstance(key, Lpm)), default=0)
     return ((priority or prefix) << _SEQUENCE_BITS) - sequence
@@ -170,13 +169,13 @@ class ExactLookup:
         del self._rows[self._key(match)]
 
     def clear(self) -> None:
-        """Remove all entries; the dict itself stays, the generated code holds its `get`."""
+        """Remove all entries; the dict itself stays, because the generated code holds its `get`."""
         self._rows.clear()
 
 
 @dataclass(slots=True)
 class _MaskGroup:
-    """Entries that share one mask. `bound` is at least every rank in the group (not lowered by removals)."""
+    """Entries that share one mask. `bound` is an upper bound of the ranks in the group (not lowered by removals)."""
 
     mask: int
     bound: int
@@ -242,7 +241,7 @@ class MaskedLookup:
         self._groups.sort(key=lambda item: -item.bound)
 
     def remove(self, match: tuple[MatchKey, ...], rank: int, /) -> None:
-        """Remove the entry with this match and rank, and its group when that was the last."""
+        """Remove the entry with this match and rank, and its group if that was the last."""
         value, mask = self._value_and_mask(match)
         for group in self._groups:
             if group.mask != mask:

@@ -1,8 +1,7 @@
 """A switch port on a network interface: whole Ethernet frames in and out of an AF_PACKET socket.
 
-Needs CAP_NET_RAW. See packet(7). The kernel's own doings are undone here, so that a frame is seen as it was
-on the wire: a VLAN tag that the kernel has moved out of the frame is put back, and frames that this host sent
-are ignored.
+Needs CAP_NET_RAW. See packet(7). Frames are restored to their form on the wire: a VLAN tag that the kernel has removed
+from the frame is put back, and frames that this host sent are ignored.
 """
 
 from __future__ import annotations
@@ -38,14 +37,14 @@ _MAX_FRAME = 1 << 17
 
 @dataclass(slots=True)
 class PortStats:
-    """What a port could not do, and what it saw.
+    """Counters of a port.
 
     Attributes:
         received: frames received.
         sent: frames sent.
-        send_failures: frames that the interface did not take (down, full, or too long for its MTU).
+        send_failures: frames that the interface did not accept (down, full, or too long for its MTU).
         oversized: frames received that were too long for the receive buffer.
-        unfinished_checksums: frames received whose transport checksum the sender left to its network card.
+        unfinished_checksums: frames received whose transport checksum was left to the sender's network card.
     """
 
     received: int = 0
@@ -68,7 +67,7 @@ class EthernetPort:
         stats: frames and failures so far.
 
     Raises:
-        SwitchError: NOT_FOUND when there is no such interface, PERMISSION_DENIED without CAP_NET_RAW.
+        SwitchError: NOT_FOUND if there is no such interface, PERMISSION_DENIED without CAP_NET_RAW.
     """
 
     def __init__(self, number: int, interface: str) -> None:
@@ -98,15 +97,15 @@ class EthernetPort:
         self._view = memoryview(self._buffer)
 
     def fileno(self) -> int:
-        """Return the descriptor, to wait for frames."""
+        """Return the file descriptor, to wait for frames."""
         return self._socket.fileno()
 
     def receive(self, limit: int) -> list[bytes]:
-        """Return up to `limit` frames that wait, without blocking.
+        """Return up to `limit` waiting frames, without blocking.
 
         Raises:
-            OSError: the interface went down or away (ENETDOWN). Frames that came before have been returned by
-                then, and the next call goes on normally.
+            OSError: the interface went down or disappeared (ENETDOWN). Earlier frames have been returned by then, and
+                the next call works normally.
         """
         if self._trouble is not None:
             trouble, self._trouble = self._trouble, None
@@ -139,7 +138,7 @@ class EthernetPort:
         return frames
 
     def send(self, frame: bytes) -> OSError | None:
-        """Send a frame; return why the interface did not take it, None when it did."""
+        """Send a frame; return why the interface did not accept it, None if it did."""
         try:
             self._socket.send(frame)
         except OSError as error:
@@ -149,15 +148,15 @@ class EthernetPort:
         return None
 
     def exists(self) -> bool:
-        """Return whether the interface is still there (in this network namespace, under its name)."""
+        """Return whether the interface still exists (in this network namespace, under its name)."""
         try:
             return socket.if_nametoindex(self.interface) == self._index
         except OSError:
             return False
 
     def kernel_drops(self) -> int:
-        """Return how many frames the kernel dropped so far because this process was too slow to take them."""
-        # The kernel resets its own count with every reading.
+        """Return the number of frames that the kernel has dropped because this process was too slow."""
+        # The kernel resets its count with every reading.
         data = self._socket.getsockopt(_SOL_PACKET, _PACKET_STATISTICS, _STATISTICS.size)
         self._kernel_drops += int(_STATISTICS.unpack(data)[1])
         return self._kernel_drops
@@ -173,13 +172,13 @@ class EthernetPort:
             try:
                 sock.setsockopt(socket.SOL_SOCKET, option, _BUFFER_BYTES)
             except PermissionError:
-                # Without CAP_NET_ADMIN the system's limit holds, which loses frames of large bursts.
+                # Without CAP_NET_ADMIN the system's limit applies, and frames of large bursts are lost.
                 sock.setsockopt(socket.SOL_SOCKET, fallback, _BUFFER_BYTES)
         sock.setsockopt(_SOL_PACKET, _PACKET_AUXDATA, 1)
         try:
             sock.setsockopt(_SOL_PACKET, _PACKET_IGNORE_OUTGOING, 1)
         except OSError as error:
-            # Before Linux 4.20 `receive` has to sort them out.
+            # Before Linux 4.20 `receive` has to filter them.
             if error.errno != errno.ENOPROTOOPT:
                 raise
         sock.bind((self.interface, _ETH_P_ALL))

@@ -1,4 +1,4 @@
-"""The command line of `python -m softswitch`: that of `simple_switch_grpc`."""
+"""The command line of `python -m softswitch`, the same as that of `simple_switch_grpc`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ examples:
   python -m softswitch --no-p4 --device-id 1 -i 1@s1-eth1 -i 2@s1-eth2 -- \\
       --grpc-server-addr 127.0.0.1:9559 --cpu-port 510
   python -m softswitch program.json -i 1@veth1 -i 2@veth2 --pcap=/tmp/captures
-  python -m softswitch --no-p4 -- --grpc-server-addr 127.0.0.1:0     (takes a free port and prints it)
+  python -m softswitch --no-p4 -- --grpc-server-addr 127.0.0.1:0     (picks a free port and prints it)
 
 When packets flow and the server answers, one line of JSON is printed on standard output:
   {"event": "ready", "device_id": 1, "grpc": "127.0.0.1:9559", "ports": {"1": "s1-eth1", "2": "s1-eth2"}}
@@ -23,7 +23,7 @@ Everything else goes to standard error. SIGTERM and SIGINT end the switch with e
 """
 
 DEFAULT_ADDRESS = "127.0.0.1:9559"
-"""BMv2's is 0.0.0.0:9559. Whoever reaches a P4Runtime server in plain text can replace the program."""
+"""BMv2's is 0.0.0.0:9559. Anyone who can reach a P4Runtime server in plain text can replace the program."""
 
 _LEVELS = {
     "trace": logging.DEBUG,
@@ -53,9 +53,9 @@ class TlsFiles:
     Attributes:
         certificate: chain of the server.
         key: private key of the server.
-        authority: certificate authority that clients must be signed by, None for no check.
+        authority: certificate authority that must have signed the clients' certificates, None for no check.
         require_client: whether clients must present a certificate (mutual TLS).
-        allow_open_key: whether others than its owner may be able to read the key.
+        allow_open_key: whether users other than its owner may read the key.
     """
 
     certificate: Path
@@ -67,7 +67,7 @@ class TlsFiles:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What the command line asks for.
+    """The parsed command line.
 
     Attributes:
         interfaces: (port number, interface name) pairs.
@@ -80,7 +80,7 @@ class Options:
         tls: its PEM files, None for plain text.
         cpu_port: port of packet-in and packet-out, None for none.
         drop_port: port that stands for "drop".
-        ignored: options that were given, that BMv2 has, and that mean nothing here.
+        ignored: given options of BMv2 that have no effect here.
     """
 
     interfaces: tuple[tuple[int, str], ...]
@@ -100,11 +100,11 @@ def parse_options(argv: Sequence[str]) -> Options:
     """Return the options of a command line (without the program's name).
 
     Raises:
-        SystemExit: status 0 after `--help`, 2 after an error that has been explained on standard error.
+        SystemExit: status 0 after `--help`, 2 after an error that was printed on standard error.
     """
     arguments = list(argv)
     cut = arguments.index("--") if "--" in arguments else len(arguments)
-    # A bare --pcap means the current directory; argparse would take the next word for its value.
+    # A bare --pcap means the current directory; argparse would take the next argument as its value.
     words = ["--pcap=." if word == "--pcap" else word for word in arguments[:cut]]
     parser, target_parser = _general_parser(), _target_parser()
     general = parser.parse_args(words)
@@ -160,7 +160,7 @@ def _general_parser() -> argparse.ArgumentParser:
         type=_number(0, 2**64 - 1),
         default=0,
         metavar="ID",
-        help="device id (default 0, as BMv2)",
+        help="device id (default 0, like BMv2)",
     )
     parser.add_argument("--no-p4", action="store_true", help="start without a program")
     parser.add_argument(
@@ -176,7 +176,7 @@ def _general_parser() -> argparse.ArgumentParser:
         "--log-level",
         choices=list(_LEVELS),
         metavar="LEVEL",
-        help=f"least level that is logged: {', '.join(_LEVELS)}",
+        help=f"lowest level that is logged: {', '.join(_LEVELS)}",
     )
     _add_ignored(parser, _IGNORED_GENERAL, _IGNORED_GENERAL_FLAGS)
     return parser
@@ -195,7 +195,7 @@ def _target_parser() -> argparse.ArgumentParser:
         type=_address,
         default=DEFAULT_ADDRESS,
         metavar="HOST:PORT",
-        help=f"address of the P4Runtime server (default {DEFAULT_ADDRESS}, for this host alone); port 0 takes a free "
+        help=f"address of the P4Runtime server (default {DEFAULT_ADDRESS}, for this host only); port 0 picks a free "
         "one, and unix:/PATH is a socket in the file system, reachable from every network namespace",
     )
     parser.add_argument("--cpu-port", type=_number(1, 511), metavar="PORT", help="port of packet-in and packet-out")
@@ -205,10 +205,14 @@ def _target_parser() -> argparse.ArgumentParser:
     parser.add_argument("--grpc-server-ssl", action="store_true", help="serve TLS")
     parser.add_argument("--grpc-server-cert", type=Path, metavar="PEM", help="certificate of the server")
     parser.add_argument("--grpc-server-key", type=Path, metavar="PEM", help="private key of the server")
-    parser.add_argument("--grpc-server-cacert", type=Path, metavar="PEM", help="authority of the clients")
+    parser.add_argument(
+        "--grpc-server-cacert", type=Path, metavar="PEM", help="authority that signs the clients' certificates"
+    )
     parser.add_argument("--grpc-server-with-client-auth", action="store_true", help="clients must have a certificate")
     parser.add_argument(
-        "--tls-allow-open-key", action="store_true", help="take a private key that others than its owner can read"
+        "--tls-allow-open-key",
+        action="store_true",
+        help="accept a private key that users other than its owner can read",
     )
     _add_ignored(parser, _IGNORED_TARGET, _IGNORED_TARGET_FLAGS)
     return parser

@@ -14,7 +14,7 @@ Replicas = tuple[tuple[int, int], ...]
 
 @dataclass(frozen=True, slots=True)
 class CloneSession:
-    """Where clones go, and the length in bytes that they are cut to (0: not at all)."""
+    """Destinations of clones, and the length in bytes to which they are truncated (0: not truncated)."""
 
     replicas: Replicas
     truncate_bytes: int
@@ -29,7 +29,7 @@ class Runtime:
         groups: multicast groups by id.
         sessions: clone sessions by id.
         random: source of P4's random().
-        cut_off: one number, the passes that were cut off because a packet went round too often.
+        cut_off: one number, the passes that were cut off because a packet exceeded the limit.
     """
 
     tables: Mapping[str, Table]

@@ -1,8 +1,7 @@
-"""What the control plane sees and changes: tables with their entries, counter arrays, register arrays.
+"""State that the control plane reads and writes: tables with their entries, counter arrays, register arrays.
 
-Nothing here is safe against concurrent use: whoever drives the switch serialises packets and control
-operations. The generated pipeline code holds references to the lists and dicts in here, so they are changed
-in place, never replaced.
+Not thread-safe: the driver serialises packets and control operations. The generated pipeline code holds references to
+these lists and dicts, so they are changed in place, never replaced.
 """
 
 from __future__ import annotations
@@ -31,7 +30,6 @@ __all__ = [
     "CounterArray",
     "DigestField",
     "DigestSpec",
-    "Entry",
     "Exact",
     "KeySpec",
     "Lpm",
@@ -40,6 +38,7 @@ __all__ = [
     "Range",
     "RegisterArray",
     "Table",
+    "TableEntry",
     "TableSpec",
     "Ternary",
 ]
@@ -54,7 +53,7 @@ class ActionCall:
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class TableEntry:
     """One table entry.
 
     Attributes:
@@ -78,14 +77,14 @@ class ActionSpec:
 
 @dataclass(frozen=True)
 class TableSpec:
-    """What a compiled program says about a table.
+    """A table as declared by a compiled program.
 
     Attributes:
         name: fully qualified P4 name.
         match_type: the table's overall match type; it selects the lookup structure.
         keys: key fields in order; empty for a table that always runs its default action.
         actions: allowed actions; their position is the action index of the rows.
-        size: number of entries that fit.
+        size: maximum number of entries.
         const: the entries are fixed by the program.
         const_default: the default action is fixed by the program.
         default: the program's default action, if it has one.
@@ -102,14 +101,14 @@ class TableSpec:
     const_default: bool
     default: ActionCall | None
     direct_counter: bool
-    entries: tuple[Entry, ...]
+    entries: tuple[TableEntry, ...]
 
 
 @dataclass(slots=True)
 class _Slot:
     """An installed entry with its rank and its counter cell `[packets, bytes]`."""
 
-    entry: Entry
+    entry: TableEntry
     rank: int
     cell: list[int] = field(default_factory=lambda: [0, 0])
 
@@ -154,24 +153,25 @@ class Table:
 
     # -- entries ---------------------------------------------------------------------------------------------
 
-    def insert(self, entry: Entry) -> None:
+    def insert(self, entry: TableEntry) -> None:
         """Add an entry.
 
         Raises:
-            SwitchError: PERMISSION_DENIED for a table with fixed entries, INVALID_ARGUMENT for a match or
-            action that
-                does not fit the table, ALREADY_EXISTS, or RESOURCE_EXHAUSTED when the table is full.
+            SwitchError: PERMISSION_DENIED for a table with fixed entries, INVALID_ARGUMENT for a match or action that
+                does not fit the table, ALREADY_EXISTS, or RESOURCE_EXHAUSTED if the table is full.
         """
         self._writable()
         self._check(entry)
         if (entry.match, entry.priority) in self._slots:
-            raise self._error(ErrorKind.ALREADY_EXISTS, f"there is an entry for {_show(entry.match, entry.priority)}")
+            raise self._error(
+                ErrorKind.ALREADY_EXISTS, f"there is already an entry for {_show(entry.match, entry.priority)}"
+            )
         if len(self._slots) >= self.size:
             raise self._error(ErrorKind.RESOURCE_EXHAUSTED, f"the table holds {self.size} entries and is full")
         self._add(entry)
 
-    def modify(self, entry: Entry) -> None:
-        """Change the action of an entry; its counter goes on.
+    def modify(self, entry: TableEntry) -> None:
+        """Change the action of an entry; its counter is kept.
 
         Raises:
             SwitchError: as `insert`, and NOT_FOUND.
@@ -193,7 +193,7 @@ class Table:
         self.lookup.remove(match, slot.rank)
         del self._slots[match, priority]
 
-    def get(self, match: tuple[MatchKey, ...], priority: int) -> Entry:
+    def get(self, match: tuple[MatchKey, ...], priority: int) -> TableEntry:
         """Return the entry with exactly this match and priority.
 
         Raises:
@@ -201,7 +201,7 @@ class Table:
         """
         return self._slot(match, priority).entry
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[TableEntry]:
         """Return all entries in the order of their insertion."""
         return [slot.entry for slot in self._slots.values()]
 
@@ -224,7 +224,7 @@ class Table:
         self._install_default(call)
 
     def reset_default(self) -> None:
-        """Put the program's own default action back.
+        """Restore the program's default action.
 
         Raises:
             SwitchError: PERMISSION_DENIED for a constant default action.
@@ -303,7 +303,7 @@ class Table:
             raise self._error(ErrorKind.NOT_FOUND, f"no entry for {_show(match, priority)}")
         return slot
 
-    def _check(self, entry: Entry) -> None:
+    def _check(self, entry: TableEntry) -> None:
         if not self.keys:
             raise self._error(ErrorKind.INVALID_ARGUMENT, "the table has no key, so it takes no entries")
         if len(entry.match) != len(self.keys):
@@ -332,7 +332,7 @@ class Table:
                 what = f"argument {position} of action {call.name}: {value:#x} does not fit {width} bits"
                 raise self._error(ErrorKind.INVALID_ARGUMENT, what)
 
-    def _add(self, entry: Entry) -> None:
+    def _add(self, entry: TableEntry) -> None:
         slot = _Slot(entry, entry_rank(entry.match, entry.priority, self._sequence))
         self._sequence += 1
         self._slots[entry.match, entry.priority] = slot

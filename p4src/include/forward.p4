@@ -1,5 +1,5 @@
-// The whole ingress decision. Layer 2: known unicast to its port (and replicated where it is tagged), broadcast and
-// multicast to the flood group. What shadows send goes nowhere.
+// The complete ingress decision. Layer 2: known unicast to its port (and replicated if tagged), broadcast and multicast
+// to the flood group. Packets from shadows are dropped.
 #ifndef CHECKMATE_FORWARD
 #define CHECKMATE_FORWARD
 
@@ -47,7 +47,7 @@ control Forward(in headers_t hdr, inout metadata_t meta) {
                 meta.group = FLOOD_GROUP;
                 meta.flooded = 1;
             } else if (l2_forward.apply().hit) {
-                // Nested, not decided by flags: hardware then looks into the tables of replication at the same time.
+                // Nested, not controlled by flags: hardware then looks up the replication tables in parallel.
                 replicate.apply(hdr, meta);
             }
         }

@@ -1,4 +1,4 @@
-// Headers that the data plane looks at. Everything behind them is payload and is never touched.
+// Headers that the data plane parses. Everything after them is payload and is never changed.
 #ifndef CHECKMATE_HEADERS
 #define CHECKMATE_HEADERS
 
@@ -53,7 +53,7 @@ header ipv6_h {
     ipv6_addr_t dst_addr;
 }
 
-// The fixed part; options, where there are any, stay in front of the payload untouched.
+// The fixed part; options, if any, stay unchanged in front of the payload.
 header tcp_h {
     bit<16> src_port;
     bit<16> dst_port;

@@ -22,7 +22,7 @@ parser PacketParser(packet_in packet, out headers_t hdr) {
         }
     }
 
-    // Options and fragments are not looked behind: gradient traffic has neither.
+    // Packets with options and fragments are not parsed further: gradient traffic has neither.
     state parse_ipv4 {
         packet.extract(hdr.ipv4);
         transition select(hdr.ipv4.version, hdr.ipv4.ihl, hdr.ipv4.more_fragments, hdr.ipv4.fragment_offset,

@@ -1,4 +1,4 @@
-// What a unicast packet to a known destination brings about besides: replicas, or the reason why there are none.
+// Replication of a unicast packet to a known destination: replicas, or the reason why there are none.
 #ifndef CHECKMATE_REPLICATE
 #define CHECKMATE_REPLICATE
 

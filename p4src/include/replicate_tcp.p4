@@ -1,5 +1,5 @@
-// Tagged TCP segments: which flow, and which position in its stream. ConnectionMemory is the architecture's own
-// (registers differ); it remembers ISN and source port of each flow's newest connection, and knows it again.
+// Tagged TCP segments: their flow and position in its stream. ConnectionMemory is specific to the architecture (registers
+// differ); it remembers ISN and source port of each flow's newest connection, and recognizes its segments.
 #ifndef CHECKMATE_REPLICATE_TCP
 #define CHECKMATE_REPLICATE_TCP
 
@@ -34,8 +34,8 @@ control ReplicateTcp(in headers_t hdr, inout metadata_t meta) {
         meta.base_known = 1;
     }
 
-    // Connections that began before this switch knew them (restart, failover). The source port is part of the key, so
-    // that an old entry never fits a new connection.
+    // Connections whose SYN this switch did not see (restart, failover). The source port is part of the key, so that an
+    // old entry never matches a new connection.
     @name(".flow_base")
     table flow_base {
         key = {
@@ -60,7 +60,7 @@ control ReplicateTcp(in headers_t hdr, inout metadata_t meta) {
         } else if (meta.replica_group == 0) {
             meta.reason = REASON_NO_GROUP;
         } else {
-            // Both are asked, and what one knows is used: hardware does it at the same time.
+            // Both are looked up, in parallel in hardware; the first result that is known is used.
             flow_base.apply();
             memory.apply(hdr, meta);
             if (meta.connection == CONNECTION_NEWEST) {

@@ -1,5 +1,5 @@
-// Egress: the replica id picks the shadow node; its replica gets the node's address and, where it is TCP, the stream
-// position as its sequence number. The original (replica id 0) leaves as it came.
+// Egress: the replica id selects the shadow node; its replica gets the node's address and, for TCP, the stream position
+// as its sequence number. The original (replica id 0) is not changed.
 #ifndef CHECKMATE_REWRITE
 #define CHECKMATE_REWRITE
 
@@ -33,7 +33,7 @@ control Rewrite(inout headers_t hdr, inout metadata_t meta) {
         if (meta.rid != 0) {
             shadow.apply();
             if (meta.rewritten == 1) {
-                // The TCP checksum is updated from the changed fields alone, never computed over the payload: a
+                // The TCP checksum is updated from the changed fields only, never computed over the payload: a
                 // payload that was corrupted before the switch must still fail its checksum at the shadow.
                 meta.not_ipv4_checksum = ~hdr.ipv4.checksum;
                 meta.not_tcp_checksum = ~hdr.tcp.checksum;

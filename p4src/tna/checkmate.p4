@@ -18,7 +18,7 @@
 #include "../include/forward.p4"
 #include "../include/rewrite.p4"
 
-// Metadata does not survive the traffic manager: what egress needs travels in front of the packet.
+// Metadata does not survive the traffic manager, so a bridge header in front of the packet carries it to egress.
 header bridge_h {
     flow_id_t flow_id;
     bit<32> position;
@@ -59,8 +59,8 @@ control Ingress(inout tna_headers_t hdr, inout metadata_t meta, in ingress_intri
     @name(".not_replicated")
     Counter<bit<64>, reason_t>(REASONS, CounterType_t.PACKETS_AND_BYTES) not_replicated;
 
-    // Tables only for their place: by itself the compiler takes two more stages of Tofino 2 for this. And moves instead of
-    // conditions, for the same reason.
+    // Tables only for placement: otherwise the compiler uses two more stages on Tofino 2. Moves instead of conditions for
+    // the same reason.
     action tell_traffic_manager() {
         ig_dprsr_md.digest_type = 2w0 ++ meta.flow_started;
         ig_dprsr_md.drop_ctl = 2w0 ++ meta.drop;
@@ -91,7 +91,7 @@ control Ingress(inout tna_headers_t hdr, inout metadata_t meta, in ingress_intri
         not_replicated.count(meta.reason);
         decide.apply();
         if (meta.group == 0) {
-            // No unicast port beside a group: a flow's group holds its original egress port too, as on v1model.
+            // No unicast port beside a group: a flow's group also contains its original egress port, as on v1model.
             unicast.apply();
         }
         hdr.bridge.setValid();
@@ -116,8 +116,8 @@ control IngressDeparser(packet_out packet, inout tna_headers_t hdr, in metadata_
     }
 }
 
-// Only as far as the rewriting reaches; what is behind stays payload. The parser takes the old values out of the
-// checksums, the deparser puts the new ones in: never a sum over the payload.
+// Parses only as far as rewriting reaches; the rest stays payload. The parser subtracts the old values from the checksums,
+// the deparser adds the new ones: never a sum over the payload.
 parser EgressParser(packet_in packet, out tna_headers_t hdr, out egress_metadata_t meta,
                     out egress_intrinsic_metadata_t eg_intr_md) {
     Checksum() ipv4_checksum;

@@ -1,4 +1,4 @@
-// ISN and source port of each flow's newest connection, in registers: one stateful operation each a packet.
+// ISN and source port of each flow's newest connection, in registers: one stateful operation each per packet.
 #ifndef CHECKMATE_CONNECTION_MEMORY
 #define CHECKMATE_CONNECTION_MEMORY
 

@@ -1,4 +1,4 @@
-// What differs between architectures and is named by the shared controls: TNA's side (Tofino 1 and 2).
+// Architecture-specific definitions used by the shared controls: TNA (Tofino 1 and 2).
 #ifndef CHECKMATE_TARGET
 #define CHECKMATE_TARGET
 

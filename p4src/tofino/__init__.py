@@ -1,1 +1,1 @@
-"""Compiling the data plane for Tofino with p4c's open backend, and looking at what came out."""
+"""Compiling the data plane for Tofino with p4c's open backend, and checking the result."""

@@ -1,7 +1,7 @@
-"""Compile the data plane for Tofino 1 and 2, check what came out, and commit the summary.
+"""Compile the data plane for Tofino 1 and 2, check the result, and write the summary.
 
-python -m p4src.tofino            # where a p4c with the Tofino backend is on PATH: compile, check, write the summary
-python -m p4src.tofino --check    # exit 1 when the committed summary is stale or wrong
+python -m p4src.tofino            # needs a p4c with the Tofino backend on PATH: compile, check, write the summary
+python -m p4src.tofino --check    # exit 1 if the committed summary is stale or wrong
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from p4src.tofino.resources import ResourceError
 def main(arguments: list[str] | None = None) -> int:
     """Run the command line; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m p4src.tofino", description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 when something is stale or wrong")
+    parser.add_argument("--check", action="store_true", help="change nothing; exit 1 if something is stale or wrong")
     options = parser.parse_args(arguments)
     problems = [] if not options.check else committed_problems()
     compiler = find_compiler()

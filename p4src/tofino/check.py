@@ -1,4 +1,4 @@
-"""Whether the emitted parsers find what the source's parsers find, shown by executing them on packets."""
+"""Check that the emitted parsers find the same headers as the source's parsers, by executing them on packets."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _REPLICA_TCP = 0x40
 
 
 def parser_problems(assembly: str) -> list[str]:
-    """Return where the parsers in the text of a ``.bfa`` file differ from the source's, one sentence each.
+    """Return the differences between the parsers in the text of a ``.bfa`` file and the source's, one sentence each.
 
-    Every way through the parsers is tried, and each field that a `select` looks at with other values too: a lost
-    `select`, or a lost case of one, changes which headers are found.
+    Every path through the parsers is tried, and other values of each field that a `select` reads: a lost `select`, or a
+    lost case of one, changes which headers are found.
     """
     try:
         parsers = read_parsers(assembly)

@@ -9,11 +9,11 @@ from p4src.artifacts import ROOT
 from p4src.p4c import find_p4c
 
 TARGETS = {"tofino": ("tna", ()), "tofino2": ("t2na", ("-DTOFINO2",))}
-"""Target of ``p4c -b`` -> architecture, and definitions for the preprocessor."""
+"""Target of ``p4c -b`` -> architecture and preprocessor definitions."""
 
 
 def find_compiler() -> str | None:
-    """Return the path of a p4c on PATH that has the Tofino backend; None where there is none."""
+    """Return the path of a p4c on PATH that has the Tofino backend, None if there is none."""
     return find_p4c("tofino2")
 
 
@@ -36,5 +36,5 @@ def compile_for(compiler: str, target: str, output: Path) -> None:
         str(output),
         "tna/checkmate.p4",
     ]
-    # From the source folder, so that the output names no folder of this machine.
+    # Run in the source folder, so that the output contains no path of this machine.
     subprocess.run(command, check=True, cwd=ROOT, capture_output=True, text=True)

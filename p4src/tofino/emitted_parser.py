@@ -1,11 +1,10 @@
-"""The parser that the Tofino backend has emitted (``pipe/*.bfa``), executed on packets.
+"""The parser emitted by the Tofino backend (``pipe/*.bfa``), executed on packets.
 
-An exit code of 0 does not prove that a compiled parser still looks at the packet: compilers between p4c's pull
-requests 5063 and 5753 drop the match registers of every ``select``, so that each state goes to its first successor.
-Executing the emitted states on packets shows what hardware would do with them. The format is that of p4c's assembler
-(``bf-asm``, SYNTAX.yaml, section "parser"); here the part that decides about the way through the states is read:
-``match``, patterns, ``load``, ``shift`` and ``next``, and from the backend's comments the headers that a row makes
-valid.
+An exit code of 0 does not prove that a compiled parser still reads the packet: compilers between p4c's pull requests
+5063 and 5753 drop the match registers of every ``select``, so that each state goes to its first successor. Executing
+the emitted states on packets shows what hardware would do. The format is that of p4c's assembler (``bf-asm``,
+SYNTAX.yaml, section "parser"); only the parts that determine the path through the states are read: ``match``, patterns,
+``load``, ``shift`` and ``next``, and from the backend's comments the headers that a row makes valid.
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ END = "end"
 
 
 class EmittedParserError(ValueError):
-    """The assembly holds something that this reading of it does not cover; names the state."""
+    """The assembly has something that this reader does not support; names the state."""
 
     def __init__(self, where: str, problem: str) -> None:
-        """Keep both."""
+        """Keep the state."""
         self.where = where
         super().__init__(f"emitted parser, {where}: {problem}")
 
@@ -38,17 +37,17 @@ class Row:
     """One transition of a state: taken when its pattern is the first to match."""
 
     pattern: str
-    """Binary digits, most significant first, with ``*`` for don't care; empty matches always."""
+    """Binary digits, most significant first, with ``*`` for don't care; empty always matches."""
     next: str = END
-    """The state that follows."""
+    """The next state."""
     shift: int = 0
-    """Bytes of the packet that are consumed."""
+    """Number of bytes of the packet to consume."""
     loads: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Match register -> first and last byte, relative to the state's first byte."""
     headers: list[str] = field(default_factory=list)
     """Headers that become valid."""
     extracts: list[tuple[int, str]] = field(default_factory=list)
-    """First byte, relative to the state's, and what the backend says of it."""
+    """First byte, relative to the state's, and the backend's comment."""
 
 
 @dataclass
@@ -56,7 +55,7 @@ class State:
     """One state of the emitted parser."""
 
     name: str
-    """Its name, which begins with that of the source's state."""
+    """Its name, which begins with the name of the source's state."""
     match: list[str] = field(default_factory=list)
     """Match registers, in the order of the patterns' digits."""
     rows: list[Row] = field(default_factory=list)
@@ -65,10 +64,10 @@ class State:
 
 @dataclass(frozen=True)
 class Walk:
-    """What became of one packet."""
+    """Result of parsing one packet."""
 
     states: tuple[str, ...]
-    """The states that it went through."""
+    """The states on its path."""
     headers: frozenset[str]
     """The headers that became valid."""
 
@@ -186,7 +185,7 @@ def _read_line(state: State, row: Row | None, line: str) -> None:
 
 
 def _digits(pattern: str) -> str:
-    """Return a pattern as binary digits; ``*`` alone matches always."""
+    """Return a pattern as binary digits; ``*`` alone always matches."""
     if pattern == "*":
         return ""
     digits = pattern[2:].replace("_", "")
@@ -202,7 +201,7 @@ def _first_match(state: State, registers: dict[str, int]) -> Row:
             raise EmittedParserError(state.name, f"matches {register}, which no state has loaded")
         value += f"{registers[register]:0{_WIDTHS.get(register, 8)}b}"
     for row in state.rows:
-        # A row whose pattern looks at nothing matches whatever the registers hold: so hardware does, too.
+        # A row whose pattern tests nothing matches whatever the registers hold, as in hardware.
         digits = row.pattern or "*" * len(value)
         if len(digits) != len(value) and set(digits) != {"*"} and value:
             raise EmittedParserError(

@@ -1,7 +1,7 @@
-"""What the source's parsers do with packets: written down once more, independently of any compiler.
+"""Expected results of the source's parsers, written independently of any compiler.
 
-One packet for every way through the parser, and with each of them the packets that differ in one looked-at field only:
-a `select` that was lost shows as a header that is found where there is none, or not found where there is one.
+One packet for every path through the parser, and for each of them packets that differ in a single inspected field: a
+lost `select` shows as a header that is found although absent, or not found although present.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _TCP, _UDP, _ROCEV2 = 6, 17, 4791
 
 @dataclass(frozen=True)
 class Case:
-    """A packet, by the fields that the parsers look at."""
+    """A packet, described by the fields that the parsers inspect."""
 
     name: str
-    """What it is."""
+    """Its description."""
     vlan: bool = False
     """An 802.1Q tag."""
     ether_type: int = _IPV4
-    """Of what follows Ethernet and the tag."""
+    """EtherType after Ethernet and the tag."""
     version: int = 4
     """IPv4 header: version."""
     ihl: int = 5
@@ -70,7 +70,7 @@ class Case:
         return frozenset(found)
 
     def egress_headers(self, *, replica_tcp: bool) -> frozenset[str]:
-        """Return the headers that the egress parser finds (`tna/checkmate.p4`), which only goes as far as a rewrite."""
+        """Return the headers that the egress parser finds (`tna/checkmate.p4`), which stops where rewriting stops."""
         found = {"ethernet"} | ({"vlan"} if self.vlan else set())
         if self.ether_type == _IPV4:
             found |= {"ipv4", "tcp"} if replica_tcp else {"ipv4"}
@@ -78,7 +78,7 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """Yield every way through the parsers, each looked-at field also with values next to the one that is asked for."""
+    """Yield every path through the parsers, and variants of each inspected field with one bit changed."""
     for vlan in (False, True):
         tag = "tagged " if vlan else ""
         tcp = Case(f"{tag}TCP over IPv4", vlan=vlan)

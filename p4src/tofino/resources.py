@@ -1,4 +1,4 @@
-"""What a compiled program takes of a Tofino: stages, memories, packet header vector, from the backend's JSON reports.
+"""Resources of a compiled program on Tofino: stages, memories, packet header vector, from the backend's JSON reports.
 
 Schemas: p4c, ``backends/tofino/bf-p4c/logging/schemas`` (``resources.json`` 2.4, ``phv.json`` 3.0).
 """
@@ -18,7 +18,7 @@ _TABLE = re.compile(r"^  (?:exact_match|ternary_match|hash_action|gateway|atcam_
 
 
 class ResourceError(ValueError):
-    """A report that cannot be used: not there, of a failed run, or without a field; names it."""
+    """A report cannot be used: missing, from a failed run, or without a field; names it."""
 
 
 class _Model(BaseModel):
@@ -26,12 +26,12 @@ class _Model(BaseModel):
 
 
 class StageUse(_Model):
-    """What one match-action stage holds, of both directions."""
+    """Use of one match-action stage by both directions."""
 
     stage: int
     """The stage, from 0."""
     ingress_tables: int
-    """Logical tables of the ingress, conditions included."""
+    """Logical tables of the ingress, including conditions."""
     egress_tables: int
     """Logical tables of the egress."""
     srams: int
@@ -54,38 +54,38 @@ class Resources(_Model):
     compiler: str
     """Version of the backend, with the revision of its source."""
     stages: int
-    """Stages that the target has."""
+    """Stages of the target."""
     ingress_stages: int
     """Stages from the first to the last one that the ingress uses."""
     egress_stages: int
     """Stages from the first to the last one that the egress uses."""
     srams_per_stage: int
-    """SRAM blocks that a stage has."""
+    """SRAM blocks per stage."""
     tcams_per_stage: int
-    """TCAM blocks that a stage has."""
+    """TCAM blocks per stage."""
     phv_bits: int
     """Bits of all normal containers of the packet header vector."""
     phv_bits_used: int
-    """Bits of the normal containers that hold something."""
+    """Bits of the normal containers in use."""
     phv_containers: int
     """Normal containers."""
     phv_containers_used: int
-    """Normal containers that hold something."""
+    """Normal containers in use."""
     parser_states: dict[str, int]
     """TCAM rows of the parsers by direction, of 256 each."""
     use: tuple[StageUse, ...]
-    """By stage, those that hold something."""
+    """The stages in use, in order."""
 
 
 def read_resources(output: Path) -> Resources:
-    """Read the reports that ``p4c -g`` left in its output folder.
+    """Read the reports of ``p4c -g`` from its output folder.
 
     Raises:
-        ResourceError: the run failed, or a report is missing or of another form.
+        ResourceError: the run failed, or a report is missing or has an unexpected form.
     """
     manifest = _load(output / "manifest.json")
     if manifest.get("compilation_succeeded") is not True:
-        raise ResourceError(f"{output}: the compiler says that the compilation failed; take no figures from it")
+        raise ResourceError(f"{output}: according to the compiler the compilation failed; its figures are invalid")
     logs = output / "pipe" / "logs"
     report, phv = _load(logs / "resources.json"), _load(logs / "phv.json")
     assembly = (output / "pipe" / "checkmate.bfa").read_text()
@@ -111,7 +111,7 @@ def read_resources(output: Path) -> Resources:
             use=tuple(_use(stage, tables) for stage in stages if stage["logical_tables"]["ids"]),
         )
     except (KeyError, TypeError, IndexError, ValueError) as error:
-        raise ResourceError(f"{logs}: the reports have another form than expected: {error!r}") from error
+        raise ResourceError(f"{logs}: the reports have an unexpected form: {error!r}") from error
 
 
 def _load(path: Path) -> dict[str, Any]:
@@ -120,12 +120,12 @@ def _load(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise ResourceError(f"{path} cannot be read: {error}") from error
     if not isinstance(value, dict):
-        raise ResourceError(f"{path} holds no JSON object")
+        raise ResourceError(f"{path} is not a JSON object")
     return value
 
 
 def _tables(assembly: str) -> Iterator[tuple[tuple[int, str], int]]:
-    """Yield the number of logical tables by stage and direction, where there is any."""
+    """Yield the number of logical tables by stage and direction, if not 0."""
     for stage, direction, body in _STAGE.findall(assembly):
         if count := len(_TABLE.findall(body)):
             yield (int(stage), direction), count

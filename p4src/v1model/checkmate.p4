@@ -25,7 +25,7 @@ parser CheckmateParser(packet_in packet, out headers_t hdr, inout metadata_t met
 }
 
 control VerifyNothing(inout headers_t hdr, inout metadata_t meta) {
-    // Wrong checksums are forwarded as they are: the receiver's verdict must not change.
+    // Wrong checksums are forwarded unchanged: the receiver's verdict must not change.
     apply { }
 }
 

@@ -1,4 +1,4 @@
-// What differs between architectures and is named by the shared controls: v1model's side.
+// Architecture-specific definitions used by the shared controls: v1model.
 #ifndef CHECKMATE_TARGET
 #define CHECKMATE_TARGET
 

@@ -1,4 +1,4 @@
-"""Code for the bodies of actions: primitives, and the jumps between them."""
+"""Code for the bodies of actions: primitives, and jumps between them."""
 
 from __future__ import annotations
 
@@ -112,12 +112,12 @@ def _split(primitives: Sequence[Primitive], position: int, stop: int) -> _Split:
 
 
 def _is_nested(primitives: Sequence[Primitive], start: int, stop: int) -> bool:
-    """Tell whether the jumps in start..stop-1 are all of the if-else pattern."""
+    """Return whether all jumps in start..stop-1 form the if-else pattern."""
     position = start
     while position < stop:
         primitive = primitives[position]
         if primitive.op == "_jump":
-            # A jump to where control arrives anyway is none; every other one needs the flat form.
+            # A jump to the next primitive is none; every other one needs the flat form.
             if jump_target(primitive) != stop or position + 1 != stop:
                 return False
             position += 1

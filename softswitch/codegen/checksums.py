@@ -37,7 +37,7 @@ class _Run:
 
 
 class CalculationWriter:
-    """Writes calculations. The inputs of an invalid header are left out, as BMv2 does."""
+    """Writes calculations. Inputs from an invalid header are omitted, as in BMv2."""
 
     def __init__(self, symbols: Symbols, exprs: ExprWriter) -> None:
         """Write with the parameters that `exprs` knows."""
@@ -79,7 +79,7 @@ class CalculationWriter:
     # -- algorithms ------------------------------------------------------------------------------------------
 
     def value(self, out: SourceWriter, calculation: Calculation) -> Code:
-        """Write what is needed before, and return the calculation's result."""
+        """Write the preparing statements, and return the calculation's result."""
         runs, with_payload = self._runs(calculation)
         if calculation.algorithm in _CSUM16:
             if _is_aligned(runs, with_payload):
@@ -151,7 +151,7 @@ class CalculationWriter:
     # -- checksums -------------------------------------------------------------------------------------------
 
     def verify(self, out: SourceWriter, checksum: Checksum, result: str) -> None:
-        """Write code that sets `result` to 1 if the checksum is there and wrong."""
+        """Write code that sets `result` to 1 if the checksum is present and wrong."""
         out.comment(f"verify {checksum.target.header}.{checksum.target.field}", checksum.source)
         conditions = [self._symbols.valid(checksum.target.header)]
         if checksum.condition is not None:
@@ -162,7 +162,7 @@ class CalculationWriter:
                 out.line(f"{result} = 1")
 
     def update(self, out: SourceWriter, checksum: Checksum) -> None:
-        """Write code that puts the checksum into its field."""
+        """Write code that stores the checksum in its field."""
         out.comment(f"update {checksum.target.header}.{checksum.target.field}", checksum.source)
         condition = "True" if checksum.condition is None else self._exprs.condition(checksum.condition)
         if condition == "True":
@@ -178,7 +178,7 @@ class CalculationWriter:
 
 
 def _is_aligned(runs: list[_Run], with_payload: bool) -> bool:
-    """Tell whether every input's position within a 16-bit word is the same whichever headers are valid."""
+    """Return whether every input's position within a 16-bit word is independent of which headers are valid."""
     moving = [
         run
         for position, run in enumerate(runs, 1)

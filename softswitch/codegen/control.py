@@ -67,7 +67,7 @@ class _ConditionFlow:
 
 
 class _TableFlow:
-    """A table: lookup, count, run the action, go on."""
+    """A table: lookup, count, run the action, continue."""
 
     repeats = False
 
@@ -171,7 +171,7 @@ class _TableFlow:
                 self._body(out, action, self._unpack(out, action))
 
     def _branch(self, out: SourceWriter, goto: Goto) -> None:
-        """Go on according to the action that ran; the most frequent successor is the `else`."""
+        """Continue according to the action that ran; the most frequent successor is the `else`."""
         groups: dict[str | None, list[int]] = {}
         for position, target in enumerate(self._node.next_by_action):
             groups.setdefault(target, []).append(position)
@@ -186,11 +186,11 @@ class _TableFlow:
             goto(rest)
 
     def _unpack(self, out: SourceWriter, action: Action) -> list[Code]:
-        """Take the action's arguments out of the entry, those that the body uses."""
+        """Read the action's arguments that the body uses from the entry."""
         used = _used_params(action)
         first = 2 if self._node.spec.direct_counter else 1
         fresh = Names(())
-        # Variables of the program do not begin with an underscore, so no parameter hides one.
+        # The program's variables do not begin with an underscore, so no parameter hides one.
         names = [f"_{fresh.make(param.name)}" if i in used else "_" for i, param in enumerate(action.params)]
         if len(used) == 1:
             out.line(f"{names[min(used)]} = entry[{first + min(used)}]")

@@ -25,8 +25,8 @@ from softswitch.program.ir import Field
 from softswitch.program.limits import MAX_EXPRESSION_TEXT
 
 MAX_SHIFT = 4096
-"""A shift to the left by this much or more gives 0: no P4 value is that wide, and the mask that p4c puts
-around it would clear every bit. It keeps a packet from making the switch compute with gigantic numbers."""
+"""A left shift by this much or more gives 0: no P4 value is that wide, and the mask that p4c adds would clear all bits.
+It keeps a packet from making the switch compute with gigantic numbers."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Code:
     bits: int | None
 
     def __post_init__(self) -> None:
-        """Refuse text that grows without end: some operators write an operand twice."""
+        """Refuse text that grows without limit: some operators write an operand twice."""
         check_text(self.text)
 
 
@@ -189,12 +189,12 @@ class ExprWriter:
         return fit(self.code(expr), width)
 
     def stored(self, code: Code, declared: Field) -> str:
-        """Return what a field's variable becomes when `code` is assigned to it."""
+        """Return the value of a field's variable after `code` is assigned to it."""
         return wrap_signed(code.text, declared.width) if declared.signed else fit(code, declared.width)
 
 
 def fit(code: Code, width: int) -> str:
-    """Return `code` cut to `width` bits; the mask is left out where it could change nothing."""
+    """Return `code` truncated to `width` bits; the mask is omitted if it would change nothing."""
     if code.bits is not None and code.bits <= width:
         return code.text
     return f"({code.text} & {_mask(width)})"

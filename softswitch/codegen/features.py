@@ -1,4 +1,4 @@
-"""Which of the target's detours (clone, resubmit, recirculate, truncate) a program can take."""
+"""The target features (clone, resubmit, recirculate, truncate) that a program uses."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from softswitch.codegen.source import SourceWriter
 from softswitch.codegen.symbols import Symbols
 
 NO_LIMIT = 1 << 40
-"""Length in bytes that truncation begins with: longer than any frame."""
+"""Initial truncation length in bytes: longer than any frame."""
 
 NORMAL, INGRESS_CLONE, EGRESS_CLONE, RECIRCULATED, REPLICATED, RESUBMITTED = 0, 1, 2, 4, 5, 6
 """Values of standard_metadata.instance_type in BMv2's simple_switch."""
@@ -24,7 +24,7 @@ class Features:
     """
 
     def __init__(self, symbols: Symbols) -> None:
-        """Find out what the program uses."""
+        """Find the features that the program uses."""
         used = symbols.usage.primitives
         self._symbols = symbols
         self.clones_ingress = "clone_ingress_pkt_to_egress" in used
@@ -42,14 +42,14 @@ class Features:
         return self.clones_ingress or self.clones_egress
 
     @property
-    def goes_again(self) -> bool:
+    def reenters_ingress(self) -> bool:
         """Whether a packet can pass ingress more than once."""
         return self.resubmits or self.recirculates
 
     @property
     def bounded(self) -> bool:
         """Whether a packet can make more than one pass, so that passes have to be counted."""
-        return self.goes_again or self.clones
+        return self.reenters_ingress or self.clones
 
     def by_list(self, out: SourceWriter, variable: str, write: Callable[[set[str]], None]) -> None:
         """Call `write` with the variables that a list keeps, for each list whose id `variable` may hold."""

@@ -1,9 +1,8 @@
 """Writing an acyclic flow graph as nested `if` statements.
 
-Nodes are written in place, each branch up to the node where all branches meet again (the immediate
-postdominator). Where branches share nodes before that point, nesting would duplicate code; such a region is
-written flat instead: every node under `if step == number`, in topological order, each node saying which comes
-next.
+Nodes are written in place, each branch up to the node where all branches meet again (the immediate postdominator). If
+branches share nodes before that point, nesting would duplicate code; such a region is written flat instead: every node
+under `if step == number`, in topological order, and each node sets the number of the next.
 """
 
 from __future__ import annotations
@@ -30,7 +29,7 @@ class FlowNode(Protocol):
 
     @property
     def repeats(self) -> bool:
-        """Whether the node's code transfers to one and the same node in several places."""
+        """Whether the node's code transfers to the same node in several places."""
 
     def write(self, out: SourceWriter, goto: Goto) -> None:
         """Write the node's code; on every path `goto` is called once, last."""
@@ -136,7 +135,7 @@ def _fall_through(_: str | None) -> None:
 def topological_order(nodes: Mapping[str, FlowNode], first: str) -> list[str]:
     """Return the nodes reachable from `first` so that every edge leads forward.
 
-    In a graph with cycles the order is still a reverse postorder, with the backward edges left out.
+    In a graph with cycles the order is still a reverse postorder, ignoring backward edges.
     """
     done: list[str] = []
     state: dict[str, bool] = {}  # False: being visited, True: done
@@ -158,7 +157,7 @@ def topological_order(nodes: Mapping[str, FlowNode], first: str) -> list[str]:
 
 
 def is_cyclic(nodes: Mapping[str, FlowNode], first: str) -> bool:
-    """Tell whether a cycle can be reached from `first`."""
+    """Return whether a cycle can be reached from `first`."""
     number = {name: position for position, name in enumerate(topological_order(nodes, first))}
     return any(
         target is not None and number[target] <= number[name] for name in number for target in nodes[name].successors

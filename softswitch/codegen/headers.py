@@ -25,7 +25,7 @@ class HeaderWriter:
         return self._symbols.program.headers[header].type.fixed_bits // 8
 
     def octets(self, header: str) -> str:
-        """Return an expression for a header's present size in bytes."""
+        """Return an expression for a header's current size in bytes."""
         varbit = self._symbols.program.headers[header].type.varbit
         fixed = self.fixed_octets(header)
         return str(fixed) if varbit is None else f"{fixed} + len({self._varbit(header)})"
@@ -38,8 +38,7 @@ class HeaderWriter:
     # -- extraction ------------------------------------------------------------------------------------------
 
     def extract(self, out: SourceWriter, header: str, varbit_octets: str | None) -> None:
-        """Read the header at `offset`, mark it valid and advance. The caller has checked that the bytes are
-        there.
+        """Read the header at `offset`, mark it valid and advance. The caller has checked that the bytes are present.
 
         `varbit_octets` is the expression for the bytes of the varbit field, if the header has one.
         """
@@ -136,7 +135,7 @@ class HeaderWriter:
         return names
 
     def add(self, out: SourceWriter, header: str, *, track_length: bool) -> None:
-        """Make a header valid; a header that was not has its fields set to 0."""
+        """Make a header valid; if it was not, its fields are set to 0."""
         valid = self._symbols.valid(header)
         with out.block(f"if not {valid}:"):
             self.zero(out, self.variables(header))
@@ -204,7 +203,7 @@ class HeaderWriter:
 
 
 def _read(group: Group, declared: Field, shift: int) -> str:
-    """Return the expression that takes a field out of its group's words."""
+    """Return the expression that extracts a field from its group's words."""
     parts: list[str] = []
     top = 0
     for word in group.words:

@@ -29,9 +29,8 @@ class Group:
         octets: size in bytes.
         fields: its fields with their shifts within the group's value; empty for an opaque group.
         words: its words, first byte first.
-        rebuilt: the program writes one of the fields, so the words are made from the fields when it is
-        emitted;
-            otherwise the words pass through untouched.
+        rebuilt: the program writes one of the fields, so the words are built from the fields when it is emitted;
+            otherwise the words pass through unchanged.
     """
 
     offset: int
@@ -46,7 +45,7 @@ class Group:
         if len(self.fields) != 1 or self.octets not in _FORMATS:
             return False
         declared = self.fields[0][0]
-        # A live field may share its bytes with dead ones: then it is a part of the word, not the word.
+        # A live field may share its bytes with dead ones; it is then a part of the word, not the word.
         return not declared.signed and declared.width == 8 * self.octets
 
     @property
@@ -81,8 +80,8 @@ def make_layout(
 ) -> Layout:
     """Divide a header type into groups and words.
 
-    `is_live` and `is_written` tell what the program does with a field; `make_word_name` names a word by its
-    group and its byte offset in it.
+    `is_live` and `is_written` say how the program uses a field; `make_word_name` names a word by its group and its byte
+    offset in it.
     """
     before: list[Group] = []
     after: list[Group] = []

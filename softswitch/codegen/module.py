@@ -1,4 +1,4 @@
-"""Putting the generated module together."""
+"""Assembling the generated module."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def _process(out: SourceWriter, stages: StageWriter) -> None:
         out.line("digests = []")
         if stages.features.bounded:
             out.line(f"passes[0] = {stages.symbols.constants.pass_limit}")
-        if stages.features.goes_again:
+        if stages.features.reenters_ingress:
             out.line("again = [(frame, port, 0, now & 0xffffffffffff, None)]")
             with out.block("for job in again:", "grows while it runs"):
                 out.line("ingress(*job, now, packets, digests, again)")

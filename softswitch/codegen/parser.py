@@ -1,4 +1,4 @@
-"""Code for the parser: its states become a flow inside one loop that `break` leaves."""
+"""Code for the parser: its states become a flow inside one loop, which `break` leaves."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CORE_ERRORS = {
     "ParserTimeout": 5,
     "ParserInvalidArgument": 6,
 }
-"""Errors of the core library, with the values that p4c gives them if the JSON does not list them."""
+"""Errors of the core library, with p4c's values for JSON files that do not list them."""
 
 
 class ParserWriter:
@@ -43,7 +43,7 @@ class ParserWriter:
         self._symbols = symbols
 
     def write(self, out: SourceWriter) -> None:
-        """Write code that parses `frame` (of `size` bytes) and leaves `offset` and `parser_error`."""
+        """Write code that parses `frame` (of `size` bytes) and sets `offset` and `parser_error`."""
         program = self._symbols.program
         out.line("offset = 0")
         out.line(f"parser_error = {self._error('NoError')}")
@@ -58,7 +58,7 @@ class ParserWriter:
             out.line("break")
 
     def _loop(self, out: SourceWriter, states: dict[str, _StateNode], first: str) -> None:
-        """Write a parser with loops (header stacks): one pass of the loop for a state or more, in limited number."""
+        """Write a parser with loops (header stacks): each pass of the loop runs one or more states, up to a limit."""
         order = topological_order(states, first)
         number = {name: position for position, name in enumerate(order)}
 
@@ -133,7 +133,7 @@ class ParserWriter:
         return self._symbols.program.headers[first].type.field(expr.field).width
 
     def _require(self, out: SourceWriter, expr: Expr) -> None:
-        """Write: stop with an error if the packet ends before what `expr` looks at."""
+        """Write: stop with an error if the packet ends before the bits that `expr` reads."""
         bits = max((part.offset + part.width for part in walk(expr) if isinstance(part, Lookahead)), default=0)
         if bits:
             self.fail(out, f"offset + {(bits + 7) // 8} > size", "PacketTooShort")
@@ -192,7 +192,7 @@ class ParserWriter:
 
 
 def merged_cases(state: ParseState) -> list[tuple[str | None, list[Transition]]]:
-    """Return the select cases with neighbours of the same target put together."""
+    """Return the select cases with neighbours of the same target merged."""
     merged: list[tuple[str | None, list[Transition]]] = []
     for case in state.transitions:
         if merged and merged[-1][0] == case.target:

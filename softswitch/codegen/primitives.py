@@ -14,7 +14,7 @@ from softswitch.program.expressions import Const, Expr, FieldRef, StackField, St
 from softswitch.program.ir import Arg, HeaderArg, NamedArg, Primitive
 
 SESSION_MASK = 0x7FFF
-"""Clone session ids have 15 bits in BMv2; bit 15 tells that a clone was asked for, so that id 0 works too."""
+"""Clone session ids have 15 bits in BMv2; bit 15 marks a requested clone, so that id 0 works too."""
 
 
 class PrimitiveWriter:
@@ -78,7 +78,7 @@ class PrimitiveWriter:
         return arg.name
 
     def _store(self, out: SourceWriter, target: Arg, code: Code) -> None:
-        """Assign to a field, or to the field of a stack's element that is known at run time only."""
+        """Assign to a field, or to a field of a stack element that is only known at run time."""
         program = self._symbols.program
         if isinstance(target, FieldRef):
             declared = program.field(target)
@@ -98,7 +98,7 @@ class PrimitiveWriter:
                 out.line(f"{self._symbols.field(FieldRef(header, target.field))} = value")
 
     def _each_header(self, out: SourceWriter, arg: Arg, write: Callable[[str], None]) -> None:
-        """Call `write` for the header, or under a condition for each element that an index may mean."""
+        """Call `write` for the header, or conditionally for each element that an index may select."""
         assert isinstance(arg, HeaderArg)
         if arg.name is not None:
             write(arg.name)
@@ -169,7 +169,7 @@ class PrimitiveWriter:
 
     @contextmanager
     def _cell(self, out: SourceWriter, arg: Arg, size: int) -> Iterator[str]:
-        """Give the text of an array index; an index outside the array makes the primitive do nothing."""
+        """Yield the text of an array index; with an index outside the array the primitive does nothing."""
         code = self._value(arg)
         text = code.text
         if not (text.isidentifier() or text.isalnum()):
@@ -209,7 +209,7 @@ class PrimitiveWriter:
         with self._cell(out, index, size) as cell:
             out.line(f"{cells}[{cell}] = {fit(self._value(value), width)}")
 
-    # -- what happens to the packet --------------------------------------------------------------------------
+    # -- fate of the packet ----------------------------------------------------------------------------------
 
     def _drop(self, out: SourceWriter, _: Primitive) -> None:
         egress_spec = self._symbols.target("standard_metadata.egress_spec")
@@ -220,7 +220,7 @@ class PrimitiveWriter:
             out.line(f"{group} = 0")
 
     def _nothing(self, out: SourceWriter, _: Primitive) -> None:
-        """Write nothing: logging has no effect on packets, and the core has no log."""
+        """Write nothing: logging does not affect packets, and the core has no log."""
 
     def _exit(self, out: SourceWriter, _: Primitive) -> None:
         out.line("exiting = 1")

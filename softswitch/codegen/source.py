@@ -1,8 +1,8 @@
 """Building Python source text: indentation, and names that cannot clash.
 
-The texts of a program (names, file names, source fragments) are whatever its sender wrote. They reach generated source
-through three functions of this module and in no other way: `Names.make` makes identifiers, `literal` makes string
-literals, and `note_of` makes comments. `SourceWriter.line` refuses code that these could not have made.
+A program's strings (names, file names, source fragments) are untrusted. They reach generated source only through three
+functions of this module: `Names.make` makes identifiers, `literal` makes string literals, and `comment_text` makes
+comments. `SourceWriter.line` refuses code that these could not have produced.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from softswitch.program.ir import Source
 from softswitch.program.limits import MAX_SOURCE
 
 LINE_LENGTH = 110
-"""Columns that lists of names are broken at."""
+"""Column at which lists of names are wrapped."""
 
 _CODE = re.compile(
     r"""(?:[ !$-&(-\[\]-~]|'(?:[ -&(-\[\]-~]|\\[ -~])*+'|"(?:[ !#-\[\]-~]|\\[ -~])*+")*+"""
@@ -33,8 +33,8 @@ def literal(text: str) -> str:
     return ascii(text)
 
 
-def note_of(text: str) -> str:
-    """Return text as a comment may hold it: printable ASCII, one line, not long."""
+def comment_text(text: str) -> str:
+    """Return text that is safe in a comment: printable ASCII, one line, limited length."""
     return _NOT_IN_NOTES.sub("?", text[:_LONGEST_NOTE])
 
 
@@ -51,11 +51,11 @@ class SourceWriter:
         """Add a line of code, with a note as its comment.
 
         Raises:
-            UnsupportedProgram: the source grows beyond all bounds.
+            UnsupportedProgram: the source grows beyond the limit.
         """
         if _CODE.fullmatch(code) is None:
             raise AssertionError(f"not a line of code: {code[:200]!r}")
-        self._append(code if note is None else f"{code}  # {note_of(note)}")
+        self._append(code if note is None else f"{code}  # {comment_text(note)}")
 
     def _append(self, text: str) -> None:
         self._characters += len(text) + 4 * self.depth + 1
@@ -65,7 +65,7 @@ class SourceWriter:
         self.lines.append(f"{'    ' * self.depth}{text}")
 
     def listed(self, before: str, items: Iterable[str], after: str) -> None:
-        """Add `before`, the items with commas between them, and `after`, over as many lines as that needs."""
+        """Add `before`, the items with commas between them, and `after`, over as many lines as needed."""
         room = LINE_LENGTH - 4 * self.depth
         current, separator = before, ""
         for item in items:
@@ -79,7 +79,7 @@ class SourceWriter:
     def comment(self, text: str, source: Source | None = None) -> None:
         """Add a comment line, with the P4 source line if known."""
         place = f" ({source})" if source is not None else ""
-        self._append(f"# {note_of(text)}{note_of(place)}")
+        self._append(f"# {comment_text(text)}{comment_text(place)}")
 
     def blank(self) -> None:
         """Add an empty line."""
@@ -87,7 +87,7 @@ class SourceWriter:
 
     @contextmanager
     def block(self, header: str, note: str | None = None) -> Iterator[None]:
-        """Indent what follows under `header`; an empty body becomes `pass`, an empty `else` is left out."""
+        """Indent what follows under `header`; an empty body becomes `pass`, an empty `else` is omitted."""
         self.line(header, note)
         self.depth += 1
         start = len(self.lines)
@@ -100,7 +100,7 @@ class SourceWriter:
                 self.line("    pass")
 
     def branch(self, condition: str, then: Callable[[], None], otherwise: Callable[[], None]) -> None:
-        """Write `if` and `else`, with the condition turned round if only the `else` part has code."""
+        """Write `if` and `else`, with the condition inverted if only the `else` part has code."""
         start = len(self.lines)
         with self.block(f"if {condition}:"):
             then()
@@ -114,7 +114,7 @@ class SourceWriter:
 
     @contextmanager
     def function(self, name: str, params: Iterable[str]) -> Iterator[None]:
-        """Indent what follows under the head of a function."""
+        """Indent what follows under the header of a function."""
         self.listed(f"def {name}(", params, "):")
         self.depth += 1
         yield
@@ -131,7 +131,7 @@ class SourceWriter:
 
 
 class Names:
-    """Hands out valid, distinct Python identifiers that resemble given names."""
+    """Creates valid, distinct Python identifiers that resemble given names."""
 
     def __init__(self, reserved: Iterable[str]) -> None:
         """Start with the names that must not be used."""
@@ -156,7 +156,7 @@ _IDENTIFIER = re.compile(r"[A-Za-z_]\w*")
 
 
 def identifiers(lines: Iterable[str]) -> set[str]:
-    """Return the identifiers in lines of code; comments are left out."""
+    """Return the identifiers in lines of code, except comments."""
     found: set[str] = set()
     for line in lines:
         found.update(_IDENTIFIER.findall(line.split("#", 1)[0]))

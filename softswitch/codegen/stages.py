@@ -24,7 +24,7 @@ from softswitch.codegen.source import SourceWriter, identifiers, literal
 from softswitch.codegen.symbols import TARGET_VARIABLES, Symbols
 
 BODY = 2
-"""Indentation of the functions' bodies: they are inside `build`."""
+"""Indentation of the function bodies: the functions are inside `build`."""
 
 _TIME = "now & 0xffffffffffff"
 """The time as a timestamp of v1model, 48 bits wide."""
@@ -34,7 +34,7 @@ class StageWriter:
     """Writes the functions `egress`, `clone_to_egress` and `ingress`."""
 
     def __init__(self, symbols: Symbols) -> None:
-        """Write all parts, and find out which variables pass from ingress to egress."""
+        """Write all parts, and find the variables that pass from ingress to egress."""
         self.symbols = symbols
         self.features = Features(symbols)
         self._exprs = ExprWriter(symbols)
@@ -51,16 +51,16 @@ class StageWriter:
         self.egress_params, self._egress_only = self._divide_state()
 
     def write(self, out: SourceWriter) -> None:
-        """Write all functions, those that are called first."""
+        """Write all functions, callees first."""
         self._write_egress(out)
         if self.features.clones_ingress:
             self._write_clone(out)
         self._write_ingress(out)
 
-    # -- which variable lives where --------------------------------------------------------------------------
+    # -- scope of variables ----------------------------------------------------------------------------------
 
     def _divide_state(self) -> tuple[list[str], list[str]]:
-        """Return egress's parameters, and the state that only egress touches (it begins there as 0)."""
+        """Return egress's parameters, and the state that only egress uses (initially 0)."""
         used = identifiers([*self._egress.lines, *self._deparse.lines, *self._egress_start.values()])
         used.update(("payload", "packets"))
         if self.features.recirculates:
@@ -78,7 +78,7 @@ class StageWriter:
         return [name for name in wanted if name in before], [name for name in wanted if name not in before]
 
     def _call_egress(self, out: SourceWriter, port: str, overrides: Mapping[str, str]) -> None:
-        """Write a call of egress with the present values, except for `overrides`."""
+        """Write a call of egress with the current values, except for `overrides`."""
         out.listed("egress(", [port, *(overrides.get(name, name) for name in self.egress_params)], ")")
 
     def _target_values(self, values: Mapping[str, str]) -> dict[str, str]:
@@ -132,7 +132,7 @@ class StageWriter:
         out.blank()
 
     def _clone_egress(self, out: SourceWriter) -> None:
-        """Write the copies that egress asked for: same headers, metadata at 0 but for the field list's."""
+        """Write the clones of egress: same headers, metadata 0 except for the field list's."""
         out.comment("clone, egress to egress")
         out.line("copies = []")
 
@@ -159,7 +159,7 @@ class StageWriter:
             with out.block(f"if {self.symbols.valid(header)}:"):
                 out.line(f"out += {self._headers.emitted(header)}")
         out.line("out += payload")
-        if self.features.truncates:  # BMv2 does not cut what it recirculates
+        if self.features.truncates:  # BMv2 does not truncate recirculated packets
             unless = " and not recirculate_id" if self.features.recirculates else ""
             with out.block(f"if truncate_to < len(out){unless}:"):
                 out.line("out = out[:truncate_to]")
@@ -170,12 +170,12 @@ class StageWriter:
             out.line("packets.append((port, out))")
             return
         with out.block("if recirculate_id:"):
-            self._go_again(out, "out", RECIRCULATED, "recirculate_id")
+            self._another_pass(out, "out", RECIRCULATED, "recirculate_id")
         with out.block("else:"):
             out.line("packets.append((port, out))")
 
-    def _go_again(self, out: SourceWriter, frame: str, instance_type: int, list_variable: str) -> None:
-        """Write another ingress pass for `frame`; metadata begins at 0 but for the field list's."""
+    def _another_pass(self, out: SourceWriter, frame: str, instance_type: int, list_variable: str) -> None:
+        """Write another ingress pass for `frame`; metadata starts at 0 except for the field list's."""
 
         def append(kept: set[str]) -> None:
             values = [name if name in kept else self.symbols.initial(name) for name in self.features.kept]
@@ -188,7 +188,7 @@ class StageWriter:
     # -- ingress ---------------------------------------------------------------------------------------------
 
     def _ingress_body(self) -> SourceWriter:
-        """Return what lies between the parser and the end of the ingress control, and the digests."""
+        """Return the code between the parser and the end of the ingress control, and the digests."""
         out = SourceWriter(BODY)
         self._parser_results(out)
         ControlWriter(self.symbols).write(out, self.symbols.program.ingress)
@@ -215,9 +215,9 @@ class StageWriter:
 
     def _write_ingress(self, out: SourceWriter) -> None:
         features = self.features
-        params = ["frame", "port", "instance_type", "stamp", "keep"] if features.goes_again else ["frame", "port"]
-        params += ["now", "packets", "digests"] + (["again"] if features.goes_again else [])
-        again = features.goes_again
+        params = ["frame", "port", "instance_type", "stamp", "keep"] if features.reenters_ingress else ["frame", "port"]
+        params += ["now", "packets", "digests"] + (["again"] if features.reenters_ingress else [])
+        again = features.reenters_ingress
         first = self._target_values(
             {
                 "standard_metadata.ingress_port": "port",
@@ -263,12 +263,12 @@ class StageWriter:
 
     def _needed(self, lines: Iterable[str], given: Mapping[str, str]) -> list[str]:
         used = identifiers(lines) | set(self.egress_params)
-        if self.features.goes_again:
+        if self.features.reenters_ingress:
             used.update(self.features.kept)
         return [name for name in self.symbols.state if name in used and name not in given]
 
     def _after_ingress(self) -> SourceWriter:
-        """Return what decides where the packet goes, in BMv2's order: clone, resubmit, multicast, unicast."""
+        """Return the code that forwards the packet, in BMv2's order: clone, resubmit, multicast, unicast."""
         out = SourceWriter(BODY)
         if self.features.clones_ingress:
             out.comment("clone, ingress to egress")
@@ -278,7 +278,7 @@ class StageWriter:
             )
         if self.features.resubmits:
             with out.block("if resubmit_id:"):
-                self._go_again(out, "frame", RESUBMITTED, "resubmit_id")
+                self._another_pass(out, "frame", RESUBMITTED, "resubmit_id")
                 out.line("return")
         group = self.symbols.target("intrinsic_metadata.mcast_grp")
         if group is not None:
@@ -301,7 +301,7 @@ class StageWriter:
     # -- clones ----------------------------------------------------------------------------------------------
 
     def _clone(self, out: SourceWriter, write: Callable[[], None]) -> None:
-        """Write: if a clone was asked for and its session exists, the copies."""
+        """Write: if a clone was requested and its session exists, the copies."""
         sessions = self.symbols.bind("helper", "sessions", "sessions_get", "rt.sessions.get")
         with out.block("if clone_session:"):
             out.line(f"session = {sessions}(clone_session & {SESSION_MASK:#x})")
@@ -322,7 +322,7 @@ class StageWriter:
         out.listed("clone_to_egress(", [*self._clone_params, *values], ")")
 
     def _write_clone(self, out: SourceWriter) -> None:
-        """Write the function that parses the packet as it came in once more and sends it to egress."""
+        """Write the function that parses the received packet again and sends it to egress."""
         names = [f"_kept_{number}" for number in range(len(self._kept_in_egress))]
         given = self._target_values({"standard_metadata.ingress_port": "port"})
         given = {name: text for name, text in given.items() if name in identifiers(self._parse.lines)}

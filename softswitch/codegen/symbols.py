@@ -69,7 +69,7 @@ _RESERVED = (
 
 @dataclass(frozen=True)
 class Constants:
-    """Numbers that the target builds into the code: port that means drop, number of passes per packet."""
+    """Numbers that the target builds into the code: drop port, number of passes per packet."""
 
     drop_port: int
     pass_limit: int
@@ -79,7 +79,7 @@ class Symbols:
     """Names of everything that the generated code refers to.
 
     Attributes:
-        program, usage, constants: what the code is generated from.
+        program, usage, constants: input of the code generation.
         layouts: word layout of each packet header.
         state: all per-packet variables of the program, in a fixed order.
         bindings: variables bound once when the module is built, with their initial expressions.
@@ -174,16 +174,16 @@ class Symbols:
         return self._next[stack]
 
     def initial(self, variable: str) -> str:
-        """Return the value that a state variable begins with."""
+        """Return the initial value of a state variable."""
         return 'b""' if variable in self._varbits else "0"
 
     def target(self, name: str) -> str | None:
-        """Return the variable of a field that the target knows by name, None if it is not used."""
+        """Return the variable of a target field by name, None if it is not used."""
         ref = self.program.target_field(name)
         return None if ref is None else self._fields.get(ref)
 
     def target_width(self, name: str) -> int:
-        """Return the width of a field that the target knows by name."""
+        """Return the width of a target field by name."""
         ref = self.program.target_field(name)
         assert ref is not None
         return self.program.field(ref).width

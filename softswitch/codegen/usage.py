@@ -1,4 +1,4 @@
-"""Which fields a program reads and writes: only those become variables, the rest stays in opaque words."""
+"""The fields that a program reads and writes: only those become variables, the rest stays in opaque words."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Usage:
     primitives: set[str] = field(default_factory=set)
 
     def live(self, ref: FieldRef) -> bool:
-        """Whether a field needs a variable of its own."""
+        """Whether a field needs a variable."""
         return ref in self.read or ref in self.written
 
 
@@ -191,5 +191,5 @@ class _Analysis:
 
 
 def analyse(program: Program) -> Usage:
-    """Return which fields the program reads and writes."""
+    """Return the fields that the program reads and writes."""
     return _Analysis(program).run()

@@ -1,4 +1,4 @@
-"""P4Runtime server of the embedded switch: `Device` holds the state, `serve` puts it on gRPC."""
+"""P4Runtime server of the embedded switch: `Device` holds the state, `serve` exposes it over gRPC."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Client arbitration: which client of each role is the primary. Pure state; the caller delivers the messages.
 
-P4Runtime specification, section "Client Arbitration and Controller Replication". In particular, when the
-primary goes, no backup is promoted on its own: backups are told (NOT_FOUND), and the first that sends an
-election id at least as high as the highest ever seen becomes the primary.
+P4Runtime specification, section "Client Arbitration and Controller Replication". In particular, when the primary
+disconnects, no backup is promoted automatically: backups are notified (NOT_FOUND), and the first that sends an election
+id at least as high as the highest ever seen becomes the primary.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Client:
 
     Attributes:
         role: key of its role, None before its first arbitration message.
-        election_id: its current election id, None when it left the field unset.
+        election_id: its current election id, None if the field was unset.
     """
 
     role: str | None = None
@@ -31,7 +31,7 @@ class Client:
 
 @dataclass(slots=True)
 class _Role:
-    """State of one role, kept while the server runs, as election ids must not go back."""
+    """State of one role, kept while the server runs, because election ids must not decrease."""
 
     message: p4r.Role | None
     rights: RoleRights = FULL_ACCESS
@@ -45,7 +45,7 @@ Notification = tuple[Client, p4r.StreamMessageResponse]
 
 
 def role_key(name: str, numeric_id: int = 0) -> str:
-    """Return the key of a role: its name, or its number from clients before P4Runtime 1.4; "" if none."""
+    """Return the key of a role: its name, or its number for clients before P4Runtime 1.4; "" if none."""
     return name or (f"#{numeric_id}" if numeric_id else "")
 
 
@@ -72,7 +72,7 @@ class Arbiter:
         if message.device_id != self._device_id:
             code = Code.NOT_FOUND if client.role is None else Code.FAILED_PRECONDITION
             raise P4RuntimeError(
-                code, f"device_id {message.device_id} is not known; this server has device {self._device_id}"
+                code, f"device_id {message.device_id} is unknown; this server has device {self._device_id}"
             )
         key = role_key(message.role.name, message.role.id) if message.HasField("role") else ""
         if client.role is not None and client.role != key:
@@ -124,7 +124,7 @@ class Arbiter:
 
         Raises:
             P4RuntimeError: NOT_FOUND for a role that no client ever had, PERMISSION_DENIED if `election_id`
-                is not the one of the role's present primary.
+                is not that of the role's current primary.
         """
         rights = self.rights(key)
         primary = self._roles[key].primary
@@ -141,7 +141,7 @@ class Arbiter:
             P4RuntimeError: NOT_FOUND for a role that no client ever had.
         """
         if key not in self._roles:
-            raise P4RuntimeError(Code.NOT_FOUND, f"role {key!r} is not known; arbitrate for it first")
+            raise P4RuntimeError(Code.NOT_FOUND, f"role {key!r} is unknown; arbitrate for it first")
         return self._roles[key].rights
 
     def is_primary(self, client: Client) -> bool:

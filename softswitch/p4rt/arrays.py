@@ -26,7 +26,7 @@ class ArrayStore:
         self._core = core
 
     def write_counter(self, kind: p4r.Update.Type.ValueType, entry: p4r.CounterEntry) -> Undo:
-        """Set one counter, or with `index` unset all of the array; return how to take it back.
+        """Set one counter, or with `index` unset all of the array; return its undo.
 
         Raises:
             P4RuntimeError: INVALID_ARGUMENT for INSERT and DELETE, an unknown id or a negative number;
@@ -71,7 +71,7 @@ class ArrayStore:
                 )
 
     def write_register(self, kind: p4r.Update.Type.ValueType, entry: p4r.RegisterEntry) -> Undo:
-        """Set one cell, or with `index` unset all of the array; return how to take it back.
+        """Set one cell, or with `index` unset all of the array; return its undo.
 
         Raises:
             P4RuntimeError: INVALID_ARGUMENT for INSERT and DELETE, an unknown id, a negative index or data of

@@ -13,7 +13,7 @@ def decode_unsigned(data: bytes, width: int, what: str, code: Code = Code.INVALI
 
     Args:
         data: big-endian bytes, at least one.
-        width: bits of the P4 type, as P4Info gives it.
+        width: bits of the P4 type, from P4Info.
         what: names the value in the error.
         code: the code of the error. The general rule of the specification is OUT_OF_RANGE; its sections on
             match fields, action parameters and packet metadata prescribe INVALID_ARGUMENT.

@@ -18,12 +18,12 @@ from softswitch.p4rt.arbitration import Arbiter, Client, Notification, role_key
 from softswitch.p4rt.errors import BatchError, Code, P4RuntimeError, invalid
 from softswitch.p4rt.packetio import build_packet_out, parse_packet_in
 from softswitch.p4rt.pipeline import Pipeline
-from softswitch.p4rt.reconcile import carry_state
+from softswitch.p4rt.reconcile import copy_state
 from softswitch.p4rt.roles import RoleRights
 from softswitch.p4rt.streams import Deliver, Stream, stream_error
 
 MAX_PACKET_OUTS = 4096
-"""Packet-outs that wait for the driver at most; later ones are refused."""
+"""Maximum number of packet-outs that wait for the driver; later ones are refused."""
 
 Frames = list[tuple[int, bytes]]
 """(port, frame) pairs to transmit, in order."""
@@ -31,11 +31,11 @@ Frames = list[tuple[int, bytes]]
 
 @dataclass(slots=True)
 class DeviceStats:
-    """What the device could not deliver.
+    """Messages that the device could not deliver.
 
     Attributes:
-        packet_ins_dropped: packets for the CPU port that no client could take, or shorter than their header.
-        digest_lists_dropped: digest lists that a client was too slow for.
+        packet_ins_dropped: packets for the CPU port that no client could receive, or shorter than their header.
+        digest_lists_dropped: digest lists dropped because a client was too slow.
     """
 
     packet_ins_dropped: int = 0
@@ -50,11 +50,11 @@ class Device:
         cpu_port: port of packet-in and packet-out, None for none.
         drop_port: port that stands for "drop".
         time_origin_ns: nanoseconds since the epoch at `now_us` 0; only for the timestamps in messages.
-        wake: called, from any thread and with the lock held, when `poll` has something to do; must not block
-            or call back into the device.
+        wake: called from any thread, with the lock held, when `poll` has work to do; must not block or call back into
+            the device.
 
     Attributes:
-        stats: what could not be delivered.
+        stats: counts of undelivered messages.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Device:
         time_origin_ns: int = 0,
         wake: Callable[[], None] | None = None,
     ) -> None:
-        """Make a device without a program and without clients."""
+        """Create a device without a program and without clients."""
         self.device_id = device_id
         self.cpu_port = cpu_port
         self.drop_port = drop_port
@@ -77,7 +77,7 @@ class Device:
         self._arbiter = Arbiter(device_id)
         self._streams: dict[Client, Stream] = {}
         self._packet_outs: deque[bytes] = deque()
-        self._core: SwitchCore | None = None  # the core that packets go through
+        self._core: SwitchCore | None = None  # the core that processes packets
         self._committed: Pipeline | None = None  # its P4Runtime side, None if it was loaded without P4Info
         self._saved: Pipeline | None = None  # saved by VERIFY_AND_SAVE, not yet committed
 
@@ -96,14 +96,14 @@ class Device:
     def inject(self, port: int, frame: bytes, now_us: int) -> Frames:
         """Process a frame that arrived at `port` at time `now_us` (microseconds) and return what to transmit.
 
-        Packets for the CPU port become packet-ins. Digests go to their lists, which are sent when they are
-        full; `poll` sends those whose time has come. A device without a program drops.
+        Packets for the CPU port become packet-ins. Digests are added to their lists, which are sent when they are full;
+        `poll` sends those that are due. A device without a program drops all frames.
         """
         with self._lock:
             return self._process(port, frame, now_us)
 
     def poll(self, now_us: int) -> Frames:
-        """Do what is due at `now_us`: packet-outs that clients sent, digest lists that waited long enough."""
+        """Do the work due at `now_us`: packet-outs from clients, digest lists that waited long enough."""
         frames: Frames = []
         with self._lock:
             while self._packet_outs and self.cpu_port is not None:
@@ -112,7 +112,7 @@ class Device:
         return frames
 
     def next_deadline_us(self) -> int | None:
-        """Return when `poll` must be called at the latest, None when nothing waits for a time."""
+        """Return the time by which `poll` must be called, None if nothing is waiting."""
         with self._lock:
             if self._committed is None or not any(True for _ in self._arbiter.primaries()):
                 return None
@@ -132,15 +132,15 @@ class Device:
             rights = self._authorize(request)
             pipeline = self._pipeline()
             if request.atomicity not in p4r.WriteRequest.Atomicity.values():
-                raise invalid(f"atomicity {request.atomicity} is not known")
+                raise invalid(f"atomicity {request.atomicity} is unknown")
             try:
                 pipeline.write(request.updates, request.atomicity, rights)
             finally:
-                # Digest settings may have made a waiting list due earlier, even when another update failed.
+                # Digest settings may have made a waiting list due earlier, even if another update failed.
                 self._wake()
 
     def read(self, request: p4r.ReadRequest) -> tuple[list[p4r.Entity], BatchError | None]:
-        """Handle a Read; return the entities, and the error to end the RPC with if some requests are invalid.
+        """Handle a Read; return the entities, and the error that ends the RPC if some requests are invalid.
 
         Raises:
             P4RuntimeError: the request as a whole is refused.
@@ -173,7 +173,7 @@ class Device:
             raise invalid("config is missing")
         config = p4r.ForwardingPipelineConfig()
         config.CopyFrom(request.config)
-        # Compiling the program takes long: packets and other clients go on meanwhile.
+        # Compiling takes long, so packets and other clients continue meanwhile.
         pipeline = Pipeline(config, cpu_port=self.cpu_port, drop_port=self.drop_port)
         if request.action == actions.VERIFY:
             return
@@ -183,11 +183,11 @@ class Device:
                 self._saved = pipeline
                 return
             if request.action == actions.RECONCILE_AND_COMMIT and self._committed is not None:
-                carry_state(self._committed, pipeline)
+                copy_state(self._committed, pipeline)
             self._commit(pipeline)
 
     def get_pipeline(self, request: p4r.GetForwardingPipelineConfigRequest) -> p4r.GetForwardingPipelineConfigResponse:
-        """Handle a GetForwardingPipelineConfig; `config` is unset in the response when there is no pipeline.
+        """Handle a GetForwardingPipelineConfig; `config` is unset in the response if there is no pipeline.
 
         Raises:
             P4RuntimeError: NOT_FOUND for another device, INVALID_ARGUMENT for an unknown response type.
@@ -197,7 +197,7 @@ class Device:
         with self._lock:
             self.check_device(request.device_id)
             if request.response_type not in kinds.ResponseType.values():
-                raise invalid(f"response_type {request.response_type} is not known")
+                raise invalid(f"response_type {request.response_type} is unknown")
             pipeline = self._saved or self._committed
             if pipeline is None:
                 return response
@@ -219,13 +219,13 @@ class Device:
         """
         if device_id != self.device_id:
             raise P4RuntimeError(
-                Code.NOT_FOUND, f"device_id {device_id} is not known; this server has device {self.device_id}"
+                Code.NOT_FOUND, f"device_id {device_id} is unknown; this server has device {self.device_id}"
             )
 
     # -- streams ---------------------------------------------------------------------------------------
 
     def open_stream(self, deliver: Deliver) -> Stream:
-        """Register a client's stream; it takes part once it has sent an arbitration message."""
+        """Register a client's stream; it takes part after its first arbitration message."""
         stream = Stream(Client(), deliver)
         with self._lock:
             self._streams[stream.client] = stream
@@ -241,13 +241,13 @@ class Device:
         """Handle a message that a client sent on its stream.
 
         Raises:
-            P4RuntimeError: the stream must be ended with this error. Only arbitration messages do this; other
+            P4RuntimeError: the stream must be ended with this error. Only arbitration messages cause this; other
                 refused messages are answered on the stream.
         """
         form = message.WhichOneof("update")
         with self._lock:
             if stream.client not in self._streams:
-                return  # it ended while this message was on its way; it must not come to life again
+                return  # it ended while this message was in transit; it must not be revived
             if form == "arbitration":
                 self._arbitrate(stream, message.arbitration)
                 return
@@ -290,7 +290,7 @@ class Device:
         if packet is not None and self._committed is not None:
             message = p4r.StreamMessageResponse(packet=packet)
             for client, rights in self._arbiter.primaries():
-                if rights.wants(packet):
+                if rights.receives(packet):
                     delivered |= self._streams[client].deliver(message)
         self.stats.packet_ins_dropped += not delivered
 
@@ -300,7 +300,7 @@ class Device:
         if self.cpu_port is None:
             raise P4RuntimeError(Code.FAILED_PRECONDITION, "packet-out: this switch has no CPU port (--cpu-port)")
         if len(self._packet_outs) >= MAX_PACKET_OUTS:
-            raise P4RuntimeError(Code.RESOURCE_EXHAUSTED, f"packet-out: {MAX_PACKET_OUTS} packets wait already")
+            raise P4RuntimeError(Code.RESOURCE_EXHAUSTED, f"packet-out: {MAX_PACKET_OUTS} packets are already waiting")
         self._packet_outs.append(build_packet_out(self._committed.schema.packet_out, packet))
         self._wake()
 
@@ -311,7 +311,7 @@ class Device:
         if not receivers:
             return
         for digest_id, queue in self._committed.digests.queues():
-            for digest_list in queue.take_due(now_us, self._time_origin_ns + now_us * 1000):
+            for digest_list in queue.due_lists(now_us, self._time_origin_ns + now_us * 1000):
                 message = p4r.StreamMessageResponse(digest=digest_list)
                 for client, rights in receivers:
                     if rights.allows(digest_id) and not self._streams[client].deliver(message):
@@ -358,7 +358,7 @@ class Device:
 
     def _commit(self, pipeline: Pipeline) -> None:
         self._core, self._committed, self._saved = pipeline.core, pipeline, None
-        # Packet-outs that wait were encoded for the header of the program before.
+        # Waiting packet-outs were encoded for the previous program's header.
         self._packet_outs.clear()
 
     def _wake(self) -> None:

@@ -1,9 +1,8 @@
 """Digest messages bundled into DigestLists: buffering, duplicate suppression, acknowledgement.
 
-P4Runtime specification, section "DigestEntry". Time is an argument (microseconds); nothing here reads a
-clock. Beyond the specification: while no client can receive a digest, messages wait in the buffer (a digest
-of a connection's first packet is not repeated by the data plane, and must survive a restart of the
-controller).
+P4Runtime specification, section "DigestEntry". Time is an argument (microseconds); nothing here reads a clock. Beyond
+the specification: while no client can receive a digest, messages wait in the buffer (the data plane does not repeat the
+digest of a connection's first packet, which must survive a restart of the controller).
 """
 
 from __future__ import annotations
@@ -18,10 +17,10 @@ from softswitch.p4rt.schema import DigestInfo, Schema
 from softswitch.p4rt.undo import Undo
 
 MAX_BUFFERED = 4096
-"""Distinct messages of one digest that wait at most; later ones are dropped and counted."""
+"""Maximum number of distinct waiting messages of one digest; later ones are dropped and counted."""
 
 MAX_LIST = 512
-"""Messages in one DigestList where the configuration sets no limit."""
+"""Messages in one DigestList if the configuration sets no limit."""
 
 Message = tuple[int, ...]
 
@@ -30,12 +29,12 @@ class DigestQueue:
     """The messages of one digest between the data plane and the client.
 
     Attributes:
-        config: how to bundle.
+        config: bundling settings.
         dropped: messages lost because the buffer was full.
     """
 
     def __init__(self, info: DigestInfo, config: p4r.DigestEntry.Config) -> None:
-        """Make an empty queue."""
+        """Create an empty queue."""
         self._info = info
         self.config = config
         self.dropped = 0
@@ -46,7 +45,7 @@ class DigestQueue:
         self._last_list_id = 0
 
     def learn(self, message: Message, now_us: int) -> None:
-        """Take a message of the data plane; a duplicate of a waiting or unacknowledged one is ignored."""
+        """Add a message of the data plane; a duplicate of a waiting or unacknowledged one is ignored."""
         self._expire(now_us)
         if message in self._cache or message in self._buffer:
             return
@@ -57,8 +56,8 @@ class DigestQueue:
             self._first_us = now_us
         self._buffer[message] = None
 
-    def take_due(self, now_us: int, timestamp_ns: int) -> Iterator[p4r.DigestList]:
-        """Yield the lists that are to be sent now; their messages count as sent."""
+    def due_lists(self, now_us: int, timestamp_ns: int) -> Iterator[p4r.DigestList]:
+        """Yield the lists to send now; their messages then count as sent."""
         self._expire(now_us)
         limit = self.config.max_list_size or MAX_LIST
         while self._buffer and (
@@ -79,7 +78,7 @@ class DigestQueue:
             )
 
     def deadline_us(self) -> int | None:
-        """Return when `take_due` has something to yield at the latest, None while nothing waits."""
+        """Return the time by which `due_lists` yields something, None if nothing is waiting."""
         if not self._buffer:
             return None
         return self._first_us + -(-self.config.max_timeout_ns // 1000)
@@ -90,7 +89,7 @@ class DigestQueue:
         self._cache.difference_update(messages)
 
     def forget_unacknowledged(self) -> None:
-        """Forget every sent list, as another client is in charge now."""
+        """Forget every sent list, because another client is now the primary."""
         self._unacked.clear()
         self._cache.clear()
 
@@ -112,7 +111,7 @@ class DigestTable:
         self._queues: dict[int, DigestQueue] = {}
 
     def learn(self, name: str, message: Message, now_us: int) -> None:
-        """Take a message of the digest `name`; ignored unless a client has enabled the digest."""
+        """Add a message of the digest `name`; ignored unless a client has enabled the digest."""
         queue = self._queues.get(self._ids.get(name, 0))
         if queue is not None:
             queue.learn(message, now_us)
@@ -125,7 +124,7 @@ class DigestTable:
         """Handle an acknowledgement.
 
         Raises:
-            P4RuntimeError: INVALID_ARGUMENT for a digest id that P4Info does not have.
+            P4RuntimeError: INVALID_ARGUMENT for a digest id that is not in P4Info.
         """
         if ack.digest_id not in self._schema.digests:
             raise invalid(f"digest_id {ack.digest_id} is not a digest of the program")
@@ -134,11 +133,11 @@ class DigestTable:
             queue.acknowledge(ack.list_id)
 
     def write(self, kind: p4r.Update.Type.ValueType, entry: p4r.DigestEntry) -> Undo:
-        """Enable, change or disable a digest; return how to take it back.
+        """Enable, change or disable a digest; return its undo.
 
         Raises:
-            P4RuntimeError: NOT_FOUND for an unknown digest or one that is not enabled, ALREADY_EXISTS for one
-                that is, INVALID_ARGUMENT for negative numbers.
+            P4RuntimeError: NOT_FOUND for an unknown digest or one that is not enabled, ALREADY_EXISTS for one that is,
+                INVALID_ARGUMENT for negative numbers.
         """
         info = self._schema.digests.get(entry.digest_id)
         if info is None:
@@ -156,7 +155,7 @@ class DigestTable:
             raise invalid(f"digest {info.name}: config must not have negative numbers")
         if kind == p4r.Update.INSERT:
             if queue is not None:
-                raise P4RuntimeError(Code.ALREADY_EXISTS, f"digest {info.name} is enabled already")
+                raise P4RuntimeError(Code.ALREADY_EXISTS, f"digest {info.name} is already enabled")
             self._queues[info.id] = DigestQueue(info, config)
             return lambda: self._queues.__delitem__(info.id)
         if queue is None:

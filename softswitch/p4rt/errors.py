@@ -1,4 +1,4 @@
-"""Errors of the P4Runtime server: canonical codes, and the messages of the specification built from them."""
+"""Errors of the P4Runtime server: canonical codes, and the specification's messages for them."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from google.protobuf import any_pb2
 from softswitch.errors import SwitchError
 
 ERROR_SPACE = "softswitch"
-"""`space` of every p4.v1.Error and p4.v1.StreamError that this server makes."""
+"""`space` of every p4.v1.Error and p4.v1.StreamError of this server."""
 
 _DETAILS_BUDGET = 5000
-"""Bytes of details that still fit a client's default limit of 8 kB of metadata (base64 included)."""
+"""Maximum bytes of details within a client's default limit of 8 kB of metadata (after base64)."""
 
 
 class Code(IntEnum):
@@ -40,11 +40,11 @@ class P4RuntimeError(Exception):
 
     Attributes:
         code: the canonical code that P4Runtime prescribes for this refusal.
-        message: names the thing that is wrong and what was expected.
+        message: what is wrong and what was expected.
     """
 
     def __init__(self, code: Code, message: str) -> None:
-        """Make an error."""
+        """Create an error."""
         super().__init__(message)
         self.code = code
         self.message = message
@@ -55,14 +55,14 @@ class P4RuntimeError(Exception):
 
 
 class BatchError(P4RuntimeError):
-    """Some updates of a Write (or requests of a Read) failed: one result per update, in their order.
+    """Some updates of a Write (or requests of a Read) failed: one result per update, in order.
 
     Attributes:
-        results: None where the update succeeded, else why it failed. P4Runtime, section "Error Reporting".
+        results: None if the update succeeded, otherwise its error. P4Runtime, section "Error Reporting".
     """
 
     def __init__(self, what: str, results: Sequence[P4RuntimeError | None]) -> None:
-        """Make the error of a batch; `what` names the RPC."""
+        """Create the error of a batch; `what` names the RPC."""
         failed = sum(result is not None for result in results)
         super().__init__(Code.UNKNOWN, f"{what} failed for {failed} of {len(results)}")
         self.results = tuple(results)
@@ -70,8 +70,8 @@ class BatchError(P4RuntimeError):
     def to_status(self) -> rpc_status.Status:
         """Return the google.rpc.Status with exactly one packed p4.v1.Error per update.
 
-        The status travels as HTTP/2 metadata, and clients refuse metadata beyond 8 kB by default. Codes
-        matter more than texts, so the texts of a large batch are shortened until the whole fits.
+        The status is sent as HTTP/2 metadata, and clients refuse metadata above 8 kB by default. Codes matter more than
+        texts, so the texts of a large batch are shortened until everything fits.
         """
         failed = sum(result is not None for result in self.results)
         overhead = 48 * len(self.results)
@@ -95,12 +95,12 @@ def invalid(message: str) -> P4RuntimeError:
 
 
 def unimplemented(what: str) -> P4RuntimeError:
-    """Return an UNIMPLEMENTED error for something that this target does not have."""
+    """Return an UNIMPLEMENTED error for a feature that this target lacks."""
     return P4RuntimeError(Code.UNIMPLEMENTED, f"{what} is not supported by this target")
 
 
 def from_switch_error(error: SwitchError) -> P4RuntimeError:
-    """Translate a refusal of the execution core: the names of its kinds are canonical codes."""
+    """Translate a refusal of the execution core: its kinds are named like canonical codes."""
     return P4RuntimeError(Code[error.kind.name], str(error))
 
 

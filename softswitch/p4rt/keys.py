@@ -1,4 +1,4 @@
-"""Match keys and actions: P4Runtime messages from and to the records of the execution core.
+"""Match keys and actions: conversion between P4Runtime messages and the records of the execution core.
 
 P4Runtime specification, sections "Match Format" and "Action Specification".
 """
@@ -16,11 +16,11 @@ from softswitch.state import ActionCall, Exact, Lpm, MatchKey, Range, Ternary
 
 
 def parse_match(table: TableInfo, matches: Iterable[p4r.FieldMatch]) -> tuple[MatchKey, ...]:
-    """Return the key that `matches` gives, one part per field of the table in key order.
+    """Return the key in `matches`, one part per field of the table in key order.
 
     Raises:
-        P4RuntimeError: INVALID_ARGUMENT for a field that is unknown, given twice, of the wrong kind, not in
-            canonical form, or missing though exact.
+        P4RuntimeError: INVALID_ARGUMENT for a field that is unknown, duplicate, of the wrong kind, not in canonical
+            form, or missing although exact.
     """
     given: dict[int, p4r.FieldMatch] = {}
     known = {field.id for field in table.fields}
@@ -37,7 +37,7 @@ def check_priority(table: TableInfo, priority: int) -> None:
     """Check the priority of an entry.
 
     Raises:
-        P4RuntimeError: INVALID_ARGUMENT unless it is > 0 where the key needs one, and 0 elsewhere.
+        P4RuntimeError: INVALID_ARGUMENT unless it is > 0 if the key needs one, and 0 otherwise.
     """
     if table.needs_priority and priority <= 0:
         raise invalid(f"table {table.name}: priority must be > 0, as the key has a ternary-like field")
@@ -46,7 +46,7 @@ def check_priority(table: TableInfo, priority: int) -> None:
 
 
 def format_match(table: TableInfo, key: Sequence[MatchKey]) -> list[p4r.FieldMatch]:
-    """Return the canonical messages of a key; "don't care" fields are left out."""
+    """Return the canonical messages of a key; "don't care" fields are omitted."""
     result: list[p4r.FieldMatch] = []
     for field, part in zip(table.fields, key, strict=True):
         message = _format_field(field, part)
@@ -62,12 +62,11 @@ def parse_action(schema: Schema, table: TableInfo, action: p4r.TableAction, *, d
         schema: the program.
         table: the table of the entry.
         action: the message.
-        default: whether it is for the default entry (decides about the scope).
+        default: whether it is for the default entry (for the scope check).
 
     Raises:
-        P4RuntimeError: INVALID_ARGUMENT for an action the table lacks, or parameters that are missing,
-        unknown,
-            given twice or too wide; PERMISSION_DENIED for an action outside its scope.
+        P4RuntimeError: INVALID_ARGUMENT for an action that the table lacks, or parameters that are missing, unknown,
+            duplicate or too wide; PERMISSION_DENIED for an action outside its scope.
     """
     kind = action.WhichOneof("type")
     if kind != "action":
@@ -101,7 +100,7 @@ def _parse_params(info: ActionInfo, params: Iterable[p4r.Action.Param]) -> tuple
     known = {param.id for param in info.params}
     for given in params:
         if given.param_id not in known:
-            raise invalid(f"action {info.name}: parameter id {given.param_id} is not known")
+            raise invalid(f"action {info.name}: parameter id {given.param_id} is unknown")
         if given.param_id in values:
             raise invalid(f"action {info.name}: parameter id {given.param_id} is given twice")
         values[given.param_id] = given.value
@@ -121,7 +120,7 @@ def _parse_field(table: TableInfo, field: MatchField, match: p4r.FieldMatch | No
         return _dont_care(field, what)
     kind = match.WhichOneof("field_match_type")
     if kind != field.kind.value:
-        raise invalid(f"{what}: {field.kind.value} is expected, not {kind or 'an unset match'}")
+        raise invalid(f"{what}: expected {field.kind.value}, not {kind or 'an unset match'}")
     if field.kind is MatchKind.EXACT:
         return Exact(decode_unsigned(match.exact.value, field.width, what))
     if field.kind is MatchKind.OPTIONAL:
@@ -130,7 +129,7 @@ def _parse_field(table: TableInfo, field: MatchField, match: p4r.FieldMatch | No
         value = decode_unsigned(match.lpm.value, field.width, what)
         length = match.lpm.prefix_len
         if not 1 <= length <= field.width:
-            raise invalid(f"{what}: prefix_len {length} is not in 1..{field.width}; leave out a don't care field")
+            raise invalid(f"{what}: prefix_len {length} is not in 1..{field.width}; omit a don't care field")
         if value & ((1 << (field.width - length)) - 1):
             raise invalid(f"{what}: bits below the prefix of {length} must be 0 in {value:#x}")
         return Lpm(value, length)
@@ -138,7 +137,7 @@ def _parse_field(table: TableInfo, field: MatchField, match: p4r.FieldMatch | No
         value = decode_unsigned(match.ternary.value, field.width, what)
         mask = decode_unsigned(match.ternary.mask, field.width, f"{what} (mask)")
         if mask == 0:
-            raise invalid(f"{what}: the mask is 0; leave out a don't care field")
+            raise invalid(f"{what}: the mask is 0; omit a don't care field")
         if value & ~mask:
             raise invalid(f"{what}: value {value:#x} has bits outside mask {mask:#x}")
         return Ternary(value, mask)
@@ -147,7 +146,7 @@ def _parse_field(table: TableInfo, field: MatchField, match: p4r.FieldMatch | No
     if low > high:
         raise invalid(f"{what}: low {low:#x} is above high {high:#x}")
     if (low, high) == (0, full):
-        raise invalid(f"{what}: the range holds every value; leave out a don't care field")
+        raise invalid(f"{what}: the range covers every value; omit a don't care field")
     return Range(low, high)
 
 

@@ -1,4 +1,4 @@
-"""The messages on their way to one client: filled by any thread, emptied by the thread of its RPC."""
+"""The outgoing messages of one client: filled by any thread, emptied by the thread of its RPC."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from threading import Condition
 from finsy.proto import p4r
 
 MAX_WAITING = 4096
-"""Messages that wait for a slow client at most; packet-ins and digests beyond are dropped."""
+"""Maximum number of messages that wait for a slow client; further packet-ins and digests are dropped."""
 
 
 class Outbox:
     """A queue that never blocks its writers."""
 
     def __init__(self) -> None:
-        """Make an empty box."""
+        """Create an empty outbox."""
         self._messages: deque[p4r.StreamMessageResponse] = deque()
         self._changed = Condition()
         self._closed = False
 
     def put(self, message: p4r.StreamMessageResponse) -> bool:
-        """Append a message; False when it was dropped (closed, or full and not an arbitration message)."""
+        """Append a message; return False if it was dropped (closed, or full and not an arbitration message)."""
         with self._changed:
             if self._closed:
                 return False
@@ -33,13 +33,13 @@ class Outbox:
             return True
 
     def close(self) -> None:
-        """Let the reader end once it has taken what is in the box."""
+        """Let the reader end after the remaining messages."""
         with self._changed:
             self._closed = True
             self._changed.notify()
 
     def __iter__(self) -> Iterator[p4r.StreamMessageResponse]:
-        """Yield messages as they come, until the box is closed and empty."""
+        """Yield messages as they arrive, until the outbox is closed and empty."""
         while True:
             with self._changed:
                 while not self._messages and not self._closed:

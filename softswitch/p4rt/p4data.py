@@ -1,6 +1,6 @@
-"""P4Data messages from and to the flat integers of the data plane, as a P4Info type specification says.
+"""Conversion between P4Data messages and the flat integers of the data plane, according to a P4Info type.
 
-The data plane holds a digest or a register cell as one unsigned integer per leaf field, in declaration order.
+The data plane stores a digest or a register cell as one unsigned integer per leaf field, in declaration order.
 P4Runtime specification, section "Representation of Arbitrary P4 Types".
 """
 
@@ -44,13 +44,13 @@ def resolve_type(spec: p4t.P4DataTypeSpec, info: p4t.P4TypeInfo, what: str) -> D
 
     Raises:
         P4RuntimeError: INVALID_ARGUMENT for a name that P4Info lacks, or a type that is too large; UNIMPLEMENTED for
-            varbits, headers, unions, stacks and plain enums, of which the data plane has neither digests nor registers.
+            varbits, headers, unions, stacks and plain enums, which are not supported in digests or registers.
     """
     return _resolve(spec, info, what, iter(range(_MAX_PARTS)), 0)
 
 
 def _resolve(spec: p4t.P4DataTypeSpec, info: p4t.P4TypeInfo, what: str, parts: Iterator[int], depth: int) -> DataType:
-    """As `resolve_type`; each part of the type takes one of `parts`: structs inside structs multiply."""
+    """As `resolve_type`; each part of the type consumes one of `parts`, because nested structs multiply."""
     if depth > _MAX_DEPTH or next(parts, None) is None:
         raise invalid(f"{what}: types have more than {_MAX_PARTS} parts or are nested more than {_MAX_DEPTH} deep")
     form = spec.WhichOneof("type_spec")
@@ -122,17 +122,17 @@ def decode_data(data_type: DataType, data: p4d.P4Data, what: str) -> list[int]:
     """Return the leaves of `data` as unsigned integers.
 
     Raises:
-        P4RuntimeError: INVALID_ARGUMENT when the message has another form than the type, OUT_OF_RANGE when a
-            value does not fit.
+        P4RuntimeError: INVALID_ARGUMENT if the message does not have the form of the type, OUT_OF_RANGE if a value does
+            not fit.
     """
     expected = data_type.form if data_type.form not in ("bit", "int") else "bitstring"
     form = data.WhichOneof("data")
     if form != expected:
-        raise invalid(f"{what}: P4Data.{expected} is expected, not {form or 'an unset message'}")
+        raise invalid(f"{what}: expected P4Data.{expected}, not {form or 'an unset message'}")
     if isinstance(data_type, GroupType):
         members = data.struct.members if data_type.form == "struct" else data.tuple.members
         if len(members) != len(data_type.members):
-            raise invalid(f"{what}: {len(data_type.members)} members are expected, not {len(members)}")
+            raise invalid(f"{what}: expected {len(data_type.members)} members, not {len(members)}")
         return [
             value
             for index, (member_type, member) in enumerate(zip(data_type.members, members, strict=True))

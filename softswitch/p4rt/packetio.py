@@ -1,4 +1,4 @@
-"""Controller packets: P4Runtime metadata from and to the bits of the program's `@controller_header` headers.
+"""Controller packets: conversion between P4Runtime metadata and the program's `@controller_header` headers.
 
 P4Runtime specification, sections "ControllerPacketMetadata" and "Packet I/O".
 """
@@ -23,11 +23,11 @@ def parse_packet_in(fields: Sequence[Field] | None, frame: bytes) -> p4r.PacketI
     """Return the packet-in for a frame that the program sent to the CPU port.
 
     Args:
-        fields: the packet-in header, None when the program has none (the frame is the payload then).
+        fields: the packet-in header, None if the program has none (the whole frame is then the payload).
         frame: header and payload.
 
     Returns:
-        None when the frame is shorter than the header.
+        None if the frame is shorter than the header.
     """
     if fields is None:
         return p4r.PacketIn(payload=frame)
@@ -48,11 +48,11 @@ def build_packet_out(fields: Sequence[Field] | None, packet: p4r.PacketOut) -> b
     """Return the frame that enters the pipeline at the CPU port for a packet-out.
 
     Args:
-        fields: the packet-out header, None when the program has none.
-        packet: payload, with one metadata per field; fields marked `@padding` may be left out.
+        fields: the packet-out header, None if the program has none.
+        packet: payload, with one metadata per field; fields marked `@padding` may be omitted.
 
     Raises:
-        P4RuntimeError: INVALID_ARGUMENT for metadata that is missing, unknown, given twice or too wide.
+        P4RuntimeError: INVALID_ARGUMENT for metadata that is missing, unknown, duplicate or too wide.
     """
     known = {field.id for field in fields or ()}
     values: dict[int, bytes] = {}

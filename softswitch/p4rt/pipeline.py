@@ -33,12 +33,12 @@ class Pipeline:
     """A verified program with its forwarding state.
 
     Args:
-        config: P4Info and BMv2 JSON, as SetForwardingPipelineConfig carries them; kept as it came.
+        config: P4Info and BMv2 JSON, as in SetForwardingPipelineConfig; kept unchanged.
         cpu_port: port of packet-in and packet-out, None for none.
         drop_port: port that stands for "drop".
 
     Raises:
-        P4RuntimeError: INVALID_ARGUMENT when this target cannot realize the configuration.
+        P4RuntimeError: INVALID_ARGUMENT if this target cannot realize the configuration.
     """
 
     def __init__(self, config: p4r.ForwardingPipelineConfig, *, cpu_port: int | None, drop_port: int) -> None:
@@ -67,11 +67,11 @@ class Pipeline:
     ) -> None:
         """Apply a batch.
 
-        The caller holds the lock of the device for the whole batch, so no packet sees a part of it: both
-        optional atomicities are the same here, all or nothing.
+        The caller holds the lock of the device for the whole batch, so no packet sees a part of it: both optional
+        atomicities are the same here, all or nothing.
 
         Raises:
-            BatchError: an update failed. With CONTINUE_ON_ERROR the others are in force, else none is.
+            BatchError: an update failed. With CONTINUE_ON_ERROR the others are in force, otherwise none.
         """
         results: list[P4RuntimeError | None] = []
         undos: list[Undo] = []
@@ -98,7 +98,7 @@ class Pipeline:
     def read(
         self, requests: Sequence[p4r.Entity], rights: RoleRights = FULL_ACCESS
     ) -> tuple[list[p4r.Entity], BatchError | None]:
-        """Return the entities that `requests` select, and the error to end the RPC with if some fail."""
+        """Return the entities that `requests` select, and the error that ends the RPC if some fail."""
         found: list[p4r.Entity] = []
         results: list[P4RuntimeError | None] = []
         for request in requests:
@@ -141,7 +141,7 @@ class Pipeline:
     def _select(self, request: p4r.Entity, rights: RoleRights) -> Iterable[p4r.Entity]:
         form = request.WhichOneof("entity")
         if form is None:
-            raise invalid("the request has no entity; wildcards are made inside an entity")
+            raise invalid("the request has no entity; wildcards are set inside an entity")
         if form == "table_entry":
             return self.tables.read(request.table_entry, self._allowed(self.schema.tables, rights))
         if form == "direct_counter_entry":
@@ -159,8 +159,8 @@ class Pipeline:
             found = self.digests.read(request.digest_entry)
             return (entity for entity in found if rights.allows(entity.digest_entry.digest_id))
         if _p4_id(request) == 0:
-            # A wildcard over a kind of object that no loadable program has: nothing to report, and no error,
-            # so that clients can read "everything".
+            # A wildcard over a kind of object that no loadable program has: an empty result, not an error, so that
+            # clients can read "everything".
             return ()
         raise unimplemented(form)
 
@@ -170,7 +170,7 @@ class Pipeline:
 
 
 def _p4_id(entity: p4r.Entity) -> int:
-    """Return the P4 id of the object that an entity belongs to, 0 when it names none."""
+    """Return the P4 id of the object that an entity belongs to, 0 if it names none."""
     form = entity.WhichOneof("entity")
     if form == "table_entry":
         return entity.table_entry.table_id

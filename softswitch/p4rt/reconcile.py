@@ -1,7 +1,7 @@
-"""Carrying the forwarding state of one pipeline over to the next (RECONCILE_AND_COMMIT).
+"""Copying the forwarding state of one pipeline to the next (RECONCILE_AND_COMMIT).
 
-P4Runtime specification, section "SetForwardingPipelineConfig RPC". The state is read from the old pipeline
-and written into the new one as P4Runtime entities: it survives when a client could have written it there.
+P4Runtime specification, section "SetForwardingPipelineConfig RPC". The state is read from the old pipeline and written
+into the new one as P4Runtime entities: it survives if a client could have written it there.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from softswitch.p4rt.pipeline import Pipeline
 from softswitch.p4rt.schema import ArrayInfo
 
 
-def carry_state(old: Pipeline, new: Pipeline) -> None:
+def copy_state(old: Pipeline, new: Pipeline) -> None:
     """Copy tables, defaults, groups, sessions, digest settings, counters and registers from `old` to `new`.
 
-    Counters whose array is gone or has shrunk are statistics of another program and are left behind.
-    Registers that hold something are state: they must find a place.
+    Counters whose array is gone or has shrunk are statistics of the old program and are dropped. Registers with
+    non-zero values are state and must be preserved.
 
     Args:
         old: pipeline in force; not changed.
-        new: pipeline just built from the new configuration; to be thrown away after an error.
+        new: pipeline just built from the new configuration; discard it after an error.
 
     Raises:
-        P4RuntimeError: INVALID_ARGUMENT, naming what cannot be preserved.
+        P4RuntimeError: INVALID_ARGUMENT, naming the state that cannot be preserved.
     """
     _clear_initial_entries(old, new)
     updates = [*_forwarding(old), *_counters(old, new), *_registers(old, new)]
@@ -43,7 +43,7 @@ def carry_state(old: Pipeline, new: Pipeline) -> None:
 
 
 def _clear_initial_entries(old: Pipeline, new: Pipeline) -> None:
-    """Remove the initial entries of tables that the old program has too: the old contents come instead."""
+    """Remove the initial entries of tables that the old program has too: the old contents replace them."""
     known = {info.name for info in old.schema.tables.values()}
     for info in new.schema.tables.values():
         if info.is_const or info.name not in known:

@@ -1,7 +1,7 @@
 """PacketReplicationEngineEntry: multicast groups and clone sessions.
 
-P4Runtime specification, sections "MulticastGroupEntry" and "CloneSessionEntry". Messages are kept as the
-client wrote them (form of the port, order of the replicas, metadata), so that reads return what was written.
+P4Runtime specification, sections "MulticastGroupEntry" and "CloneSessionEntry". Messages are kept as written (form of
+the port, order of the replicas, metadata), so that reads return them unchanged.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class ReplicationStore:
         self._sessions: dict[int, p4r.CloneSessionEntry] = {}
 
     def write(self, kind: p4r.Update.Type.ValueType, entry: p4r.PacketReplicationEngineEntry) -> Undo:
-        """Apply an update and return how to take it back.
+        """Apply an update and return its undo.
 
         Raises:
-            P4RuntimeError: with the code that the specification prescribes; nothing has changed then.
+            P4RuntimeError: with the code that the specification prescribes; nothing has changed.
         """
         form = entry.WhichOneof("type")
         if form == "multicast_group_entry":
@@ -140,7 +140,7 @@ class ReplicationStore:
 
 def _check_existence(kind: p4r.Update.Type.ValueType, exists: bool, what: str) -> None:
     if kind == p4r.Update.INSERT and exists:
-        raise P4RuntimeError(Code.ALREADY_EXISTS, f"{what} exists already")
+        raise P4RuntimeError(Code.ALREADY_EXISTS, f"{what} already exists")
     if kind != p4r.Update.INSERT and not exists:
         raise P4RuntimeError(Code.NOT_FOUND, f"{what} does not exist")
 

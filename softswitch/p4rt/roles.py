@@ -1,7 +1,7 @@
-"""What the clients of a role may do: nothing set means everything, else a Stratum P4RoleConfig says it.
+"""Rights of the clients of a role: full access if unset, otherwise defined by a Stratum P4RoleConfig.
 
-The P4Runtime specification leaves the scheme of `role.config` to an agreement between client and server; this
-server understands `stratum.P4RoleConfig`, the only scheme that public clients use.
+The P4Runtime specification leaves the schema of `role.config` to client and server; this server supports
+`stratum.P4RoleConfig`, the only schema that public clients use.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ class RoleRights:
 
     Attributes:
         exclusive: P4 ids that only this role may write; None (with `shared` None) means every object.
-        shared: P4 ids that this role may write together with others.
+        shared: P4 ids that this role and others may write.
         packet_ins: whether the role's primary receives packet-ins.
-        packet_in_filter: (metadata id, canonical value) that a packet-in must carry, None for no filter.
+        packet_in_filter: (metadata id, canonical value) required in a packet-in, None for no filter.
         push_pipeline: whether the role may set the forwarding pipeline.
     """
 
@@ -39,13 +39,13 @@ class RoleRights:
         return p4_id in self.exclusive or p4_id in self.shared
 
     def conflicts(self, other: RoleRights) -> frozenset[int]:
-        """Return the ids that one of the two roles claims for itself alone and the other may write too."""
+        """Return the ids that one of the two roles claims exclusively and the other may write too."""
         if self.exclusive is None or self.shared is None or other.exclusive is None or other.shared is None:
             return frozenset()
         mine, theirs = self.exclusive | self.shared, other.exclusive | other.shared
         return (self.exclusive & theirs) | (other.exclusive & mine)
 
-    def wants(self, packet: p4r.PacketIn) -> bool:
+    def receives(self, packet: p4r.PacketIn) -> bool:
         """Return whether the role's primary receives this packet-in."""
         if not self.packet_ins or self.packet_in_filter is None:
             return self.packet_ins
@@ -71,7 +71,7 @@ def parse_rights(config: any_pb2.Any | None) -> RoleRights:
         raise invalid(f"role.config cannot be parsed: {error}") from error
     if not understood:
         raise invalid(
-            f"role.config of type {config.TypeName() or '(none)'} is not understood; "
+            f"role.config of type {config.TypeName() or '(none)'} is not supported; "
             "leave it unset (full access) or send a stratum.P4RoleConfig"
         )
     packet_filter = message.packet_in_filter

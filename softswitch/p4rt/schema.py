@@ -1,6 +1,6 @@
-"""P4Info turned into lookup tables: what each id of a request means, with widths and rules.
+"""Lookup tables from P4Info: the meaning of each id, with widths and rules.
 
-Built once per pipeline; everything after it works with these records and never walks the P4Info message.
+Built once per pipeline; later code uses these records and never walks the P4Info message.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from softswitch.program.limits import MAX_WIDTH
 
 
 class MatchKind(Enum):
-    """How a match field is compared; the values are the names of the FieldMatch members."""
+    """How a match field is compared; values are the names of the FieldMatch members."""
 
     EXACT = "exact"
     LPM = "lpm"
@@ -43,7 +43,7 @@ class Field:
         id: id within its owner.
         name: name in P4Info.
         width: bits.
-        padding: marked `@padding` in the program; a packet-out may leave it out.
+        padding: marked `@padding` in the program; a packet-out may omit it.
     """
 
     id: int
@@ -114,11 +114,11 @@ class DigestInfo:
 
 @dataclass(frozen=True, slots=True)
 class Schema:
-    """All that P4Info says about one program; `action_ids` maps names back to ids.
+    """The content of one program's P4Info; `action_ids` maps names back to ids.
 
     Attributes:
-        packet_in: fields of the packet-in header, None when the program has none.
-        packet_out: fields of the packet-out header, None when the program has none.
+        packet_in: fields of the packet-in header, None if the program has none.
+        packet_out: fields of the packet-out header, None if the program has none.
     """
 
     tables: Mapping[int, TableInfo]
@@ -135,8 +135,8 @@ class Schema:
         """Return the schema of `info`.
 
         Raises:
-            P4RuntimeError: INVALID_ARGUMENT for an inconsistent P4Info, or for objects that this target lacks
-                (action profiles, meters, value sets, externs, string translation).
+            P4RuntimeError: INVALID_ARGUMENT for an inconsistent P4Info, or for unsupported objects (action profiles,
+                meters, value sets, externs, string translation).
         """
         _refuse_unsupported(info)
         direct = {counter.preamble.id for counter in info.direct_counters}
@@ -225,7 +225,7 @@ def _unique(objects: Iterable[_Named], kind: str) -> list[_Named]:
     seen: set[int] = set()
     for item in result:
         if item.preamble.id == 0 or item.preamble.id in seen:
-            raise invalid(f"P4Info: {kind} {item.preamble.name!r} has no id of its own ({item.preamble.id})")
+            raise invalid(f"P4Info: {kind} {item.preamble.name!r} has no unique id ({item.preamble.id})")
         seen.add(item.preamble.id)
     return result
 
@@ -264,7 +264,7 @@ def _table(table: p4i.Table, actions: Mapping[int, ActionInfo], direct_counters:
 
 
 def _scope(ref: p4i.ActionRef, table: str) -> Scope:
-    # P4Info of older compilers has the scope in the annotations only.
+    # P4Info of older compilers has the scope only in the annotations.
     if ref.scope == p4i.ActionRef.TABLE_AND_DEFAULT:
         if any(annotation.startswith("@defaultonly") for annotation in ref.annotations):
             return Scope.DEFAULT_ONLY

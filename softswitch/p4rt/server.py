@@ -16,12 +16,12 @@ from softswitch.p4rt.errors import Code, P4RuntimeError
 from softswitch.p4rt.service import P4RuntimeService, handlers
 
 MAX_STREAMS = 16
-"""StreamChannels served at a time, as upstream BMv2."""
+"""Maximum number of concurrent StreamChannels, like upstream BMv2."""
 
 _UNARY_THREADS = 8
 _MAX_MESSAGE = 128 * 1024 * 1024
 _END_S = 2.0
-"""How long requests that were cancelled may take to end, in seconds."""
+"""Seconds that cancelled requests have to end."""
 _numbers = itertools.count(1)
 _LOG = logging.getLogger(__name__)
 
@@ -43,7 +43,7 @@ class ServerHandle:
         address: str,
         port: int | None,
     ) -> None:
-        """Take over a started server with its service and the threads that run it, whose names begin with `prefix`."""
+        """Own a started server with its service and its threads, whose names begin with `prefix`."""
         self._server = server
         self._service = service
         self._pool = pool
@@ -57,8 +57,8 @@ class ServerHandle:
         Closing twice does nothing.
 
         Returns:
-            Whether all requests have ended. One that is cancelled and still works, say on a large program, goes on in
-            its thread, and the interpreter waits for that at its end.
+            Whether all requests have ended. A cancelled request that is still running, for example on a large program,
+            continues in its thread, and the interpreter waits for it at exit.
         """
         deadline = time.monotonic() + grace_s + _END_S
         ended = self._server.stop(grace_s)
@@ -92,22 +92,22 @@ def serve(
 
     Args:
         device: the device; a process may serve any number of them, each at its own address.
-        address: `host:port`, where port 0 takes a free one, or `unix:/path`.
+        address: `host:port`, where port 0 picks a free one, or `unix:/path`.
         credentials: TLS of the server, None for plain text.
-        log: takes warnings, among them of requests that cannot be read, and the switch's own errors.
+        log: for warnings, including those about unreadable requests, and internal errors.
 
     Returns:
         The running server, with the bound port.
 
     Raises:
-        P4RuntimeError: FAILED_PRECONDITION when the address cannot be bound, for one because it is taken.
+        P4RuntimeError: FAILED_PRECONDITION if the address cannot be bound, for example because it is in use.
     """
     prefix = f"p4rt-{next(_numbers)}"
     pool = ThreadPoolExecutor(MAX_STREAMS + _UNARY_THREADS, thread_name_prefix=prefix)
     server = grpc.server(
         pool,
         options=[
-            # Without this Linux lets two servers listen at one port, and clients reach either.
+            # Without this, Linux lets two servers listen on one port, and clients reach either.
             ("grpc.so_reuseport", 0),
             ("grpc.max_receive_message_length", _MAX_MESSAGE),
             ("grpc.max_send_message_length", _MAX_MESSAGE),
@@ -134,5 +134,5 @@ def serve(
 
 def _cannot_bind(address: str) -> P4RuntimeError:
     return P4RuntimeError(
-        Code.FAILED_PRECONDITION, f"cannot listen at {address}: is it taken, or not an address of this host?"
+        Code.FAILED_PRECONDITION, f"cannot listen on {address}: is it in use, or not an address of this host?"
     )

@@ -1,4 +1,4 @@
-"""The gRPC face of a device: P4Runtime RPCs translated to calls of `Device`, errors to gRPC statuses."""
+"""The gRPC service of a device: P4Runtime RPCs become calls of `Device`, errors become gRPC statuses."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from softswitch.p4rt.errors import BatchError, Code, P4RuntimeError, invalid
 from softswitch.p4rt.outbox import Outbox
 
 API_VERSION = "1.4.0"
-"""P4Runtime API version that Capabilities reports."""
+"""P4Runtime API version reported by Capabilities."""
 
 READ_CHUNK = 256
-"""Entities per ReadResponse, which keeps a message far below the 4 MB that clients accept by default."""
+"""Entities per ReadResponse, to stay far below the 4 MB that clients accept by default."""
 
 _STATUS = {code.value[0]: code for code in grpc.StatusCode}
 _LOG = logging.getLogger(__name__)
@@ -31,13 +31,13 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
 
     Args:
         device: the device.
-        max_streams: StreamChannel RPCs at a time; further ones end with RESOURCE_EXHAUSTED. Each holds a
-            thread of the server, so the server must have more threads than this.
-        log: takes warnings and the switch's own errors.
+        max_streams: maximum number of concurrent StreamChannel RPCs; further ones end with RESOURCE_EXHAUSTED. Each
+            occupies a thread of the server, so the server must have more threads than this.
+        log: for warnings and internal errors.
     """
 
     def __init__(self, device: Device, max_streams: int, log: logging.Logger = _LOG) -> None:
-        """Make the service; it holds no threads of its own."""
+        """Create the service; it has no threads of its own."""
         self._device = device
         self._log = log
         self._unreadable = 0
@@ -55,7 +55,7 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
         return p4r.WriteResponse()
 
     def Read(self, request: p4r.ReadRequest, context: grpc.ServicerContext) -> Iterator[p4r.ReadResponse]:
-        """Answer a batch of reads, the valid ones even when others are not."""
+        """Answer a batch of reads: the valid ones even if others are not."""
         try:
             entities, error = self._device.read(request)
         except P4RuntimeError as refused:
@@ -68,7 +68,7 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
     def SetForwardingPipelineConfig(
         self, request: p4r.SetForwardingPipelineConfigRequest, context: grpc.ServicerContext
     ) -> p4r.SetForwardingPipelineConfigResponse:
-        """Verify, save or put in force a program."""
+        """Verify, save or commit a program."""
         try:
             self._device.set_pipeline(request)
         except P4RuntimeError as error:
@@ -96,18 +96,18 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
     def StreamChannel(
         self, request_iterator: Iterator[p4r.StreamMessageRequest], context: grpc.ServicerContext
     ) -> Iterator[p4r.StreamMessageResponse]:
-        """Serve the stream of one client until it ends it, breaks, or is refused."""
+        """Serve the stream of one client until the client closes it, it breaks, or it is refused."""
         if not self._slots.acquire(blocking=False):
             _abort(
                 context,
-                P4RuntimeError(Code.RESOURCE_EXHAUSTED, f"{self._max_streams} streams are open, no more are served"),
+                P4RuntimeError(Code.RESOURCE_EXHAUSTED, f"{self._max_streams} streams are open, which is the maximum"),
             )
         outbox = Outbox()
         stream = _OpenStream(self._device, outbox, self._log)
         self._open.add(stream)
         try:
             if context.add_callback(outbox.close):
-                # Reading blocks, and so does writing: each direction has its thread.
+                # Reading and writing both block, so each direction has its own thread.
                 requests = self._decoded(request_iterator, context)
                 reader = Thread(target=stream.read, args=(requests,), name="p4rt-stream", daemon=True)
                 reader.start()
@@ -120,9 +120,9 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
             _abort(context, stream.refusal)
 
     def refuse(self, request: _Undecodable, context: grpc.ServicerContext) -> P4RuntimeError:
-        """Return the error for a request that cannot be read.
+        """Return the error for an unreadable request.
 
-        The log has the first one, the second, the fourth, and so on, with their number: a client cannot fill the disk.
+        Only the first, second, fourth, and so on is logged, with the count, so that a client cannot fill the disk.
         """
         with self._counting:
             self._unreadable += 1
@@ -140,7 +140,7 @@ class P4RuntimeService(p4r_grpc.P4RuntimeServicer):
             yield request
 
     def end_streams(self) -> None:
-        """End all streams with UNAVAILABLE: the server is about to close."""
+        """End all streams with UNAVAILABLE, because the server is about to close."""
         for stream in list(self._open):
             stream.end(P4RuntimeError(Code.UNAVAILABLE, "the switch is shutting down"))
 
@@ -149,7 +149,7 @@ class _OpenStream:
     """One StreamChannel RPC.
 
     Attributes:
-        refusal: what to end the RPC with, None for success.
+        refusal: error that ends the RPC, None for success.
     """
 
     def __init__(self, device: Device, outbox: Outbox, log: logging.Logger) -> None:
@@ -160,22 +160,22 @@ class _OpenStream:
         self.refusal: P4RuntimeError | None = None
 
     def read(self, requests: Iterator[p4r.StreamMessageRequest]) -> None:
-        """Feed the client's messages to the device until they end."""
+        """Pass the client's messages to the device until they end."""
         try:
             for request in requests:
                 self._device.receive(self._stream, request)
         except P4RuntimeError as error:
             self.refusal = error
         except grpc.RpcError:
-            pass  # the client is gone; `leave` tells the others
+            pass  # the client is gone; `leave` notifies the others
         except Exception as error:
-            self._log.exception("a stream ends because of an error of the switch itself")
+            self._log.exception("a stream ended because of an internal error of the switch")
             self.refusal = P4RuntimeError(Code.INTERNAL, f"the switch failed: {type(error).__name__}: {error}")
         finally:
             self._outbox.close()
 
     def end(self, reason: P4RuntimeError) -> None:
-        """Let the RPC end with `reason` once everything that waits has been sent."""
+        """Let the RPC end with `reason` after all waiting messages were sent."""
         self.refusal = reason
         self._outbox.close()
 
@@ -186,7 +186,7 @@ class _OpenStream:
 
 @dataclass(frozen=True, slots=True)
 class _Undecodable:
-    """Stands for a request that is no message of its type."""
+    """Placeholder for a request that is not a valid message of its type."""
 
     error: P4RuntimeError
 
@@ -194,8 +194,8 @@ class _Undecodable:
 def handlers(service: P4RuntimeService) -> grpc.GenericRpcHandler[Any, Any]:
     """Return the RPCs of a service.
 
-    They are not those that protoc generates, because gRPC's own treatment of bytes that are no message leaves the RPC
-    open for ever on its side, so that the server cannot end, and the service never hears of it.
+    protoc's handlers are not used: if bytes are not a valid message, gRPC leaves the RPC open forever without notifying
+    the service, and the server cannot end.
     """
     unary, stream = grpc.unary_unary_rpc_method_handler, grpc.unary_stream_rpc_method_handler
     table: tuple[tuple[Any, Callable[..., Any], type[Message]], ...] = (
@@ -218,7 +218,7 @@ def _decoder(request_type: type[Message]) -> Callable[[bytes], Message | _Undeco
         try:
             return request_type.FromString(data)
         except DecodeError:
-            return _Undecodable(invalid(f"the request is no p4.v1.{request_type.__name__}"))
+            return _Undecodable(invalid(f"the request is not a valid p4.v1.{request_type.__name__}"))
 
     return decode
 

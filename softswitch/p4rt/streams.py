@@ -1,4 +1,4 @@
-"""A client's stream as the device sees it, and the answers to messages that are refused on it."""
+"""A client's stream as the device sees it, and the answers to refused messages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from softswitch.p4rt.arbitration import Client
 from softswitch.p4rt.errors import ERROR_SPACE, P4RuntimeError
 
 Deliver = Callable[[p4r.StreamMessageResponse], bool]
-"""Puts a message on a client's stream without blocking; False when it had to be dropped."""
+"""Puts a message on a client's stream without blocking; returns False if it was dropped."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -23,7 +23,7 @@ class Stream:
 
 
 def stream_error(message: p4r.StreamMessageRequest, error: P4RuntimeError) -> p4r.StreamMessageResponse:
-    """Return the StreamError for a refused message, with the message inside: the client can tell which."""
+    """Return the StreamError for a refused message, which includes the message."""
     answer = p4r.StreamError(canonical_code=int(error.code), message=error.message, space=ERROR_SPACE)
     form = message.WhichOneof("update")
     if form == "packet":

@@ -1,7 +1,7 @@
 """TableEntry and DirectCounterEntry: writes and reads of one pipeline's tables.
 
 P4Runtime specification, sections "TableEntry", "Default Entry", "Constant Tables", "Wildcard Reads" and
-"Direct Resources". Every write hands out how to take it back.
+"Direct Resources". Every write returns its undo.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from softswitch.p4rt.errors import Code, P4RuntimeError, invalid
 from softswitch.p4rt.keys import check_priority, format_action, format_match, parse_action, parse_match
 from softswitch.p4rt.schema import Schema, TableInfo
 from softswitch.p4rt.undo import Undo, nothing
-from softswitch.state import ActionCall, Entry, MatchKey, Table
+from softswitch.state import ActionCall, MatchKey, Table, TableEntry
 
 _Key = tuple[tuple[MatchKey, ...], int]
 _DEFAULT: _Key = ((), -1)
 
 
 @dataclass(frozen=True, slots=True)
-class _Note:
-    """What a client attached to an entry; the data plane knows nothing of it."""
+class _ClientData:
+    """Client data of an entry, unknown to the data plane."""
 
     metadata: bytes = b""
     controller_metadata: int = 0
 
 
-_NO_NOTE = _Note()
+_NO_DATA = _ClientData()
 
 
 class TableStore:
@@ -41,11 +41,11 @@ class TableStore:
         """Serve the tables of `core` that `schema` describes."""
         self._schema = schema
         self._core = core
-        self._notes: dict[tuple[int, _Key], _Note] = {}
+        self._client_data_of: dict[tuple[int, _Key], _ClientData] = {}
         self._set_defaults: set[int] = set()
 
     def write(self, kind: p4r.Update.Type.ValueType, entry: p4r.TableEntry) -> Undo:
-        """Apply an update and return how to take it back.
+        """Apply an update and return its undo.
 
         Raises:
             P4RuntimeError, SwitchError: with the code that the specification prescribes; nothing has changed.
@@ -67,7 +67,7 @@ class TableStore:
         """Yield the entries that `request` selects, from the tables with an id in `allowed`.
 
         Raises:
-            P4RuntimeError: INVALID_ARGUMENT for an unknown table or a filter that is not valid.
+            P4RuntimeError: INVALID_ARGUMENT for an unknown table or an invalid filter.
         """
         if request.HasField("time_since_last_hit"):
             raise invalid("time_since_last_hit must not be set: this target has no idle timeouts")
@@ -83,11 +83,11 @@ class TableStore:
             yield from self._read_table(request, info, table)
 
     def write_direct_counter(self, kind: p4r.Update.Type.ValueType, entry: p4r.DirectCounterEntry) -> Undo:
-        """Set the direct counter of an entry and return how to take it back.
+        """Set the direct counter of an entry and return its undo.
 
         Raises:
-            P4RuntimeError, SwitchError: INVALID_ARGUMENT for INSERT and DELETE, or a table without direct
-                counter; NOT_FOUND when there is no such entry.
+            P4RuntimeError, SwitchError: INVALID_ARGUMENT for INSERT and DELETE, or a table without direct counter;
+                NOT_FOUND if there is no such entry.
         """
         if kind != p4r.Update.MODIFY:
             raise invalid("DirectCounterEntry can only be modified")
@@ -101,8 +101,8 @@ class TableStore:
         """Yield direct counters: of one entry, of all entries of a table, or (table_id 0) of all tables.
 
         Raises:
-            P4RuntimeError, SwitchError: INVALID_ARGUMENT for a table without direct counter, NOT_FOUND when
-                there is no such entry.
+            P4RuntimeError, SwitchError: INVALID_ARGUMENT for a table without direct counter, NOT_FOUND if there is no
+                such entry.
         """
         entry = request.table_entry
         if entry.table_id == 0:
@@ -135,14 +135,14 @@ class TableStore:
             raise invalid(f"table {info.name}: an insert needs an action")
         key = self._key(entry, info)
         call = parse_action(self._schema, info, entry.action, default=False)
-        table.insert(Entry(key[0], key[1], call))
+        table.insert(TableEntry(key[0], key[1], call))
         if entry.HasField("counter_data"):
             table.set_counter(*key, *_counter_values(entry.counter_data))
-        self._set_note(info.id, key, _note_of(entry))
+        self._set_client_data(info.id, key, _client_data(entry))
 
         def undo() -> None:
             table.delete(*key)
-            self._set_note(info.id, key, _NO_NOTE)
+            self._set_client_data(info.id, key, _NO_DATA)
 
         return undo
 
@@ -158,10 +158,10 @@ class TableStore:
             call = parse_action(self._schema, info, entry.action, default=False)
         key = self._existing_key(entry, info, table)
         undo_counter = nothing
-        before, note = table.get(*key), self._notes.get((info.id, key), _NO_NOTE)
+        before, data = table.get(*key), self._client_data_of.get((info.id, key), _NO_DATA)
         if call is not None:
-            table.modify(Entry(key[0], key[1], call))
-            self._set_note(info.id, key, _note_of(entry))
+            table.modify(TableEntry(key[0], key[1], call))
+            self._set_client_data(info.id, key, _client_data(entry))
         if entry.HasField("counter_data"):
             undo_counter = self._set_counter(table, key, entry.counter_data)
 
@@ -169,22 +169,22 @@ class TableStore:
             undo_counter()
             if call is not None:
                 table.modify(before)
-                self._set_note(info.id, key, note)
+                self._set_client_data(info.id, key, data)
 
         return undo
 
     def _delete(self, entry: p4r.TableEntry, info: TableInfo, table: Table) -> Undo:
         key = self._existing_key(entry, info, table)
-        before, note = table.get(*key), self._notes.get((info.id, key), _NO_NOTE)
+        before, data = table.get(*key), self._client_data_of.get((info.id, key), _NO_DATA)
         counter = table.counter(*key) if info.has_direct_counter else None
         table.delete(*key)
-        self._set_note(info.id, key, _NO_NOTE)
+        self._set_client_data(info.id, key, _NO_DATA)
 
         def undo() -> None:
             table.insert(before)
             if counter is not None:
                 table.set_counter(*key, *counter)
-            self._set_note(info.id, key, note)
+            self._set_client_data(info.id, key, data)
 
         return undo
 
@@ -197,19 +197,19 @@ class TableStore:
         self._check_resources(entry, info)
         if info.const_default:
             raise P4RuntimeError(Code.PERMISSION_DENIED, f"table {info.name} has a constant default action")
-        before, note = table.default, self._notes.get((info.id, _DEFAULT), _NO_NOTE)
+        before, data = table.default, self._client_data_of.get((info.id, _DEFAULT), _NO_DATA)
         was_set = info.id in self._set_defaults
         counter = table.default_counter() if info.has_direct_counter else None
         if entry.HasField("action"):
             table.set_default(parse_action(self._schema, info, entry.action, default=True))
             self._set_defaults.add(info.id)
-            self._set_note(info.id, _DEFAULT, _note_of(entry))
+            self._set_client_data(info.id, _DEFAULT, _client_data(entry))
             if entry.HasField("counter_data"):
                 table.set_default_counter(*_counter_values(entry.counter_data))
         else:
             table.reset_default()
             self._set_defaults.discard(info.id)
-            self._set_note(info.id, _DEFAULT, _NO_NOTE)
+            self._set_client_data(info.id, _DEFAULT, _NO_DATA)
             if counter is not None:
                 table.set_default_counter(0, 0)
 
@@ -222,7 +222,7 @@ class TableStore:
                 self._set_defaults.discard(info.id)
             if counter is not None:
                 table.set_default_counter(*counter)
-            self._set_note(info.id, _DEFAULT, note)
+            self._set_client_data(info.id, _DEFAULT, data)
 
         return undo
 
@@ -255,19 +255,19 @@ class TableStore:
             yield p4r.Entity(table_entry=message)
 
     def _passes(self, request: p4r.TableEntry, info: TableInfo, key: _Key, call: ActionCall) -> bool:
-        note = self._notes.get((info.id, key), _NO_NOTE)
+        data = self._client_data_of.get((info.id, key), _NO_DATA)
         if request.HasField("action") and request.action.action.action_id != self._schema.action_ids[call.name]:
             return False
-        if request.metadata and request.metadata != note.metadata:
+        if request.metadata and request.metadata != data.metadata:
             return False
-        return not request.controller_metadata or request.controller_metadata == note.controller_metadata
+        return not request.controller_metadata or request.controller_metadata == data.controller_metadata
 
     def _entry_message(self, info: TableInfo, key: _Key, call: ActionCall) -> p4r.TableEntry:
         message = self._key_message(info, key)
         message.action.CopyFrom(format_action(self._schema, call))
-        note = self._notes.get((info.id, key), _NO_NOTE)
-        message.metadata = note.metadata
-        message.controller_metadata = note.controller_metadata
+        data = self._client_data_of.get((info.id, key), _NO_DATA)
+        message.metadata = data.metadata
+        message.controller_metadata = data.controller_metadata
         message.is_const = info.const_default if key is _DEFAULT else info.is_const
         return message
 
@@ -310,7 +310,7 @@ class TableStore:
 
     def _check_resources(self, entry: p4r.TableEntry, info: TableInfo) -> None:
         if entry.idle_timeout_ns or entry.HasField("time_since_last_hit"):
-            raise invalid(f"table {info.name}: this target has no idle timeouts; leave idle_timeout_ns out")
+            raise invalid(f"table {info.name}: this target has no idle timeouts; omit idle_timeout_ns")
         if entry.HasField("meter_config") or entry.HasField("meter_counter_data"):
             raise invalid(f"table {info.name} has no direct meter")
         if entry.HasField("counter_data"):
@@ -332,27 +332,27 @@ class TableStore:
         packets, count = table.default_counter() if key is _DEFAULT else table.counter(*key)
         return p4r.CounterData(packet_count=packets, byte_count=count)
 
-    def _set_note(self, table_id: int, key: _Key, note: _Note) -> None:
-        if note == _NO_NOTE:
-            self._notes.pop((table_id, key), None)
+    def _set_client_data(self, table_id: int, key: _Key, data: _ClientData) -> None:
+        if data == _NO_DATA:
+            self._client_data_of.pop((table_id, key), None)
         else:
-            self._notes[(table_id, key)] = note
+            self._client_data_of[(table_id, key)] = data
 
 
-def _lookup(table: Table, match: tuple[MatchKey, ...], priority: int) -> list[Entry]:
+def _lookup(table: Table, match: tuple[MatchKey, ...], priority: int) -> list[TableEntry]:
     try:
         return [table.get(match, priority)]
     except SwitchError:
         return []
 
 
-def _note_of(entry: p4r.TableEntry) -> _Note:
-    return _Note(entry.metadata, entry.controller_metadata)
+def _client_data(entry: p4r.TableEntry) -> _ClientData:
+    return _ClientData(entry.metadata, entry.controller_metadata)
 
 
 def _check_default_key(entry: p4r.TableEntry, info: TableInfo) -> None:
     if entry.match or entry.priority:
-        raise invalid(f"table {info.name}: the default entry has neither match nor priority")
+        raise invalid(f"table {info.name}: the default entry must have neither match nor priority")
 
 
 def _counter_values(data: p4r.CounterData) -> tuple[int, int]:

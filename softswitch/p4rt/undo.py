@@ -1,4 +1,4 @@
-"""How an update is taken back: every successful update hands out one of these."""
+"""Undoing updates: every successful update returns one of these."""
 
 from __future__ import annotations
 
@@ -9,4 +9,4 @@ Undo = Callable[[], None]
 
 
 def nothing() -> None:
-    """Take back an update that changed nothing."""
+    """Undo an update that changed nothing."""

@@ -1,6 +1,6 @@
-"""Whether P4Info and the loaded program describe the same objects, found out before the pipeline is accepted.
+"""Check that P4Info and the loaded program describe the same objects, before the pipeline is accepted.
 
-Without this, a P4Info of another build would be accepted and break later, in the middle of a write.
+Without it, a P4Info of another build would be accepted and fail later, in the middle of a write.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def _table(schema: Schema, info: TableInfo, table: Table) -> Iterator[str]:
     if described != real:
         yield f"key {described} is {real} in the program"
     elif info.needs_priority != table.needs_priority:
-        yield "the program has another match type"
+        yield "the program has a different match type"
     if info.is_const != table.const:
         yield "the two differ in whether the entries are constant"
     if info.has_direct_counter != table.has_direct_counter:

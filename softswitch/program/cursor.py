@@ -1,4 +1,4 @@
-"""A position inside the BMv2 JSON: typed access to values, and errors that name their place."""
+"""A position inside the BMv2 JSON: typed access to values, and errors with their place."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ _INTEGERS = range(-(2**63), 2**64)
 
 
 class Cursor:
-    """A JSON value with the path that leads to it.
+    """A JSON value with its path.
 
-    Every accessor raises UnsupportedProgram with kind INVALID_ARGUMENT if the value is not what it should be.
+    Every accessor raises UnsupportedProgram with kind INVALID_ARGUMENT if the value is not of the expected kind.
     """
 
     def __init__(self, value: object, path: str = "", parent: Cursor | None = None) -> None:
-        """Stand at `value`, which `path` leads to from the top of the JSON."""
+        """Point to `value` at `path` from the top of the JSON."""
         self._value = value
         self._path = path
         self._parent = parent
@@ -39,7 +39,7 @@ class Cursor:
         return Cursor(self._value[key], f"{self._path}[{key}]", self)
 
     def get(self, key: str) -> Cursor | None:
-        """Return the member `key`, or None where it is missing or null."""
+        """Return the member `key`, None if it is missing or null."""
         if isinstance(self._value, dict) and self._value.get(key) is not None:
             return self[key]
         return None
@@ -47,24 +47,24 @@ class Cursor:
     def __iter__(self) -> Iterator[Cursor]:
         """Go through the elements of a list."""
         if not isinstance(self._value, list):
-            raise self.malformed("a list was expected")
+            raise self.malformed("expected a list")
         return iter([self[index] for index in range(len(self._value))])
 
     def __len__(self) -> int:
         """Return the number of elements or members."""
         if not isinstance(self._value, list | dict):
-            raise self.malformed("a list or an object was expected")
+            raise self.malformed("expected a list or an object")
         return len(self._value)
 
     def each(self, key: str) -> list[Cursor]:
-        """Return the elements of the list `key`, none where it is missing."""
+        """Return the elements of the list `key`, none if it is missing."""
         child = self.get(key)
         return [] if child is None else list(child)
 
     def keys(self) -> list[str]:
         """Return the keys of an object."""
         if not isinstance(self._value, dict):
-            raise self.malformed("an object was expected")
+            raise self.malformed("expected an object")
         return list(self._value)
 
     @property
@@ -75,15 +75,15 @@ class Cursor:
     def text(self) -> str:
         """Return a string."""
         if not isinstance(self._value, str):
-            raise self.malformed("a string was expected")
+            raise self.malformed("expected a string")
         return self._value
 
     def integer(self) -> int:
         """Return a JSON integer of at most 64 bits."""
         if not isinstance(self._value, int) or isinstance(self._value, bool):
-            raise self.malformed("an integer was expected")
+            raise self.malformed("expected an integer")
         if self._value not in _INTEGERS:
-            raise self.malformed("an integer of at most 64 bits was expected")
+            raise self.malformed("expected an integer of at most 64 bits")
         return self._value
 
     def size(self) -> int:
@@ -97,21 +97,21 @@ class Cursor:
     def _bounded(self, lowest: int, highest: int) -> int:
         value = self.integer()
         if not lowest <= value <= highest:
-            raise self.malformed(f"a number in {lowest}..{highest} was expected, not {value}")
+            raise self.malformed(f"expected a number in {lowest}..{highest}, not {value}")
         return value
 
     def new_name(self, taken: Container[str]) -> str:
-        """Return a string that names an object of its own, not one of `taken`."""
+        """Return a string that is a new name, not one of `taken`."""
         name = self.text()
         if name in taken:
-            raise self.malformed(f"there are two of the name {name!r}")
+            raise self.malformed(f"duplicate name {name!r}")
         return name
 
     def new_id(self, taken: Container[int]) -> int:
-        """Return an integer that names an object of its own, not one of `taken`."""
+        """Return an integer that is a new id, not one of `taken`."""
         number = self.integer()
         if number in taken:
-            raise self.malformed(f"there are two of the id {number}")
+            raise self.malformed(f"duplicate id {number}")
         return number
 
     def is_text(self, text: str) -> bool:
@@ -121,14 +121,14 @@ class Cursor:
     def flag(self) -> bool:
         """Return a boolean; p4c writes some as 0 or 1."""
         if not isinstance(self._value, bool | int):
-            raise self.malformed("a boolean was expected")
+            raise self.malformed("expected a boolean")
         return bool(self._value)
 
     def hexadecimal(self) -> int:
         """Return an integer written as a hexadecimal string, possibly negative."""
         found = _HEXADECIMAL.fullmatch(self.text())
         if found is None:
-            raise self.malformed("a hexadecimal number was expected")
+            raise self.malformed("expected a hexadecimal number")
         digits = found[2].lstrip("0")
         if 4 * len(digits) > MAX_WIDTH:
             raise self.unsupported(f"a number of more than {MAX_WIDTH} bits")
@@ -143,7 +143,7 @@ class Cursor:
 
     @property
     def source(self) -> Source | None:
-        """The P4 source place that p4c noted at this object or the nearest one around it."""
+        """The P4 source position that p4c recorded at this object or the nearest enclosing one."""
         here: Cursor | None = self
         while here is not None:
             info = here._value.get("source_info") if isinstance(here._value, dict) else None
@@ -156,7 +156,7 @@ class Cursor:
 
     @property
     def place(self) -> str:
-        """Where this is, for a message: path, name of the enclosing object, P4 source line."""
+        """The place for a message: path, name of the enclosing object, P4 source line."""
         name = ""
         here: Cursor | None = self
         while here is not None and not name:

@@ -1,7 +1,7 @@
 """Expressions of a compiled program, as typed trees.
 
-Arithmetic is on unbounded integers, as in the BMv2 JSON: p4c writes every wrap-around as an explicit mask,
-and a value is cut to a field's width when it is stored.
+Arithmetic is on unbounded integers, as in the BMv2 JSON: p4c writes every wrap-around as an explicit mask, and a value
+is truncated to a field's width when it is stored.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Const:
-    """An integer constant; `width` in bits where the JSON gives it (inputs of calculations), else None."""
+    """An integer constant; `width` in bits if the JSON gives it (inputs of calculations), else None."""
 
     value: int
     width: int | None = None
@@ -65,7 +65,7 @@ class StackLast:
 
 @dataclass(frozen=True, slots=True)
 class StackField:
-    """A field of the stack's element number `index`, which is known at run time only."""
+    """A field of the stack's element number `index`, which is only known at run time."""
 
     stack: str
     index: Expr
@@ -100,7 +100,7 @@ INT_OPS = frozenset(
 
 
 def is_bool(expr: Expr) -> bool:
-    """Tell whether an expression is boolean (as opposed to integer)."""
+    """Return whether an expression is boolean (as opposed to integer)."""
     if isinstance(expr, Op):
         return expr.op in BOOL_OPS or (expr.op == "?" and is_bool(expr.args[1]))
     return isinstance(expr, BoolConst)

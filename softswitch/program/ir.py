@@ -42,7 +42,7 @@ class HeaderType:
     max_bytes: int
 
     def field(self, name: str) -> Field:
-        """Return the field called `name`; KeyError if there is none."""
+        """Return the field named `name`; KeyError if there is none."""
         return self.by_name[name]
 
     @cached_property
@@ -80,7 +80,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class HeaderArg:
-    """A header passed to a primitive: `name`, or element `index` of `stack` if only run time tells which."""
+    """A header passed to a primitive: `name`, or element `index` of `stack` if it is only known at run time."""
 
     name: str | None
     stack: str | None = None
@@ -191,7 +191,7 @@ class Transition:
 
 @dataclass(frozen=True)
 class ParseState:
-    """A parser state: operations, select key, cases in order, and where to go if none fits (None accepts)."""
+    """A parser state: operations, select key, cases in order, and the next state if none matches (None accepts)."""
 
     name: str
     ops: tuple[ParserOp, ...]
@@ -215,12 +215,12 @@ class TableNode:
     """A table in the control flow.
 
     Attributes:
-        spec: what the control plane sees.
+        spec: the table for the control plane.
         keys: the expressions of its key.
         action_ids: ids of its actions, in the order of `spec.actions`.
-        next_by_action: where to go after each action (by position), unless hit/miss decides.
-        next_hit_miss: where to go after a hit and after a miss, if the program branches on that.
-        next_none: where to go when no action runs at all.
+        next_by_action: next node after each action (by position), unless hit/miss decides.
+        next_hit_miss: next node after a hit and after a miss, if the program branches on that.
+        next_none: next node if no action runs at all.
     """
 
     name: str
@@ -349,7 +349,7 @@ class Program:
         return self.headers[ref.header].type.field(ref.field)
 
     def target_field(self, name: str) -> FieldRef | None:
-        """Return the field that the target knows as `name` (say, intrinsic_metadata.mcast_grp), if any."""
+        """Return the target field `name` (e.g. intrinsic_metadata.mcast_grp), if any."""
         if name in self.aliases:
             return self.aliases[name]
         header, field = name.split(".", 1)

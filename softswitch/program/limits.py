@@ -1,7 +1,7 @@
-"""What a program may ask for at most. Whoever can push a program must not be able to exhaust the switch.
+"""Limits of a program, so that nobody who can push a program can exhaust the switch.
 
-Together they keep loading a program below about 700 MiB and one minute, whatever its text is. They are far above what
-compiled programs have; a program beyond one of them is refused with its name and place.
+Together they keep loading a program below about 700 MiB and one minute, whatever its text. They are far above the needs
+of compiled programs; a program that exceeds one is refused with its name and place.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ MAX_SIZE = 1 << 24
 """Cells of a register or counter array, and entries of a table."""
 
 MAX_STATE_BYTES = 256 << 20
-"""Bytes of all register and counter arrays. They are allocated when the program is loaded, so three times as much is in
-use while one program runs, one is saved and one is verified."""
+"""Bytes of all register and counter arrays. They are allocated when the program is loaded, so three times as much is
+used while one program runs, one is saved and one is verified."""
 
 MAX_WIDTH = 1 << 14
 """Bits of a field, register cell, action parameter, constant or cast."""
@@ -29,7 +29,7 @@ MAX_NODES = 2048
 """Tables and conditions of a pipeline, or states of the parser."""
 
 MAX_EXPRESSION_DEPTH = 100
-"""Operators inside each other in one expression: Python nests 200 parentheses at most, and some take two or three."""
+"""Nested operators in one expression: Python nests at most 200 parentheses, and some operators take two or three."""
 
 MAX_EXPRESSIONS = 100_000
 """Operators and operands of all expressions."""
@@ -38,10 +38,10 @@ MAX_EXPRESSION_TEXT = 1 << 16
 """Characters of the generated code of one expression."""
 
 MAX_PRIMITIVES = 200_000
-"""Primitives of the actions of all tables, each counted once for every table that has the action."""
+"""Primitives of the actions of all tables, each counted once per table that has the action."""
 
 MAX_SOURCE = 2 << 20
 """Characters of generated code; compiling one takes up to about 200 bytes of memory."""
 
 MAX_PARSER_STEPS = 1 << 16
-"""States that the parser visits for one packet; then it stops with ParserTimeout. BMv2 goes on for ever."""
+"""States that the parser visits for one packet; then it stops with ParserTimeout. BMv2 continues forever."""

@@ -35,7 +35,7 @@ from softswitch.program.load_primitive import PrimitiveReader
 ALGORITHMS = frozenset(
     {"csum16", "cksum16", "crc16", "crc16_custom", "crc32", "crc32_custom", "crcCCITT", "identity", "xor16"}
 )
-"""Hash algorithms that this switch has; the custom ones with BMv2's initial configuration."""
+"""Supported hash algorithms; the custom ones with BMv2's initial configuration."""
 
 TARGET_METADATA = frozenset({"standard_metadata", "intrinsic_metadata", "queueing_metadata"})
 """Metadata instances whose fields the target reads and writes."""
@@ -53,7 +53,7 @@ def load_program(config: bytes | str | dict[str, object]) -> Program:
     """Read a BMv2 JSON (its text, or the parsed object).
 
     Raises:
-        UnsupportedProgram: if the text is no BMv2 JSON, or uses something that this switch does not have.
+        UnsupportedProgram: the text is not a BMv2 JSON, or uses a feature that this switch lacks.
     """
     if isinstance(config, dict):
         return _Reader(Cursor(config)).read()
@@ -65,7 +65,7 @@ def load_program(config: bytes | str | dict[str, object]) -> Program:
     except ValueError as error:
         raise UnsupportedProgram(f"not a JSON text: {error}", "top level", ErrorKind.INVALID_ARGUMENT) from None
     except RecursionError:
-        what = "a JSON text with so many levels inside each other is not supported by this switch"
+        what = "a JSON text that is nested so deeply is not supported by this switch"
         raise UnsupportedProgram(what, "top level") from None
     return _Reader(Cursor(parsed)).read()
 
@@ -127,10 +127,10 @@ class _Reader:
         return program
 
     def _target_field(self, node: Cursor) -> FieldRef:
-        """Read the field that an alias stands for: the target writes and reads it."""
+        """Read the field of an alias: the target writes and reads it."""
         ref = self._scope.plain_field(node)
         if not self._scope.headers[ref.header].metadata or self._scope.declared(ref).signed:
-            raise node.malformed(f"{ref.header}.{ref.field} is no unsigned field of metadata")
+            raise node.malformed(f"{ref.header}.{ref.field} is not an unsigned field of metadata")
         return ref
 
     # -- headers ---------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class _Reader:
         for item in self._root["headers"]:
             name, type_name = item["name"].new_name(self._scope.headers), item["header_type"].text()
             if type_name not in types:
-                raise item.malformed(f"there is no header type {type_name!r}")
+                raise item.malformed(f"unknown header type {type_name!r}")
             metadata = item["metadata"].flag()
             self._check_layout(item, types[type_name], metadata)
             self._scope.headers[name] = Header(name, types[type_name], metadata)
@@ -157,7 +157,7 @@ class _Reader:
         for item in self._root.each("header_stacks"):
             ids = [part.integer() for part in item["header_ids"]]
             if not ids or any(header_id not in by_id for header_id in ids):
-                raise item.malformed("the stack refers to headers that do not exist")
+                raise item.malformed("the stack refers to unknown headers")
             elements = [self._scope.headers[by_id[header_id]] for header_id in ids]
             if any(element.metadata or element.type is not elements[0].type for element in elements):
                 raise item.malformed("the elements of the stack are not packet headers of one type")
@@ -178,14 +178,14 @@ class _Reader:
         if sum(item.varbit for item in fields) > 1:
             raise node.malformed("there are several varbit fields")
         if len({item.name for item in fields}) < len(fields):
-            raise node.malformed("two fields have the same name")
+            raise node.malformed("duplicate field name")
         if node.get("length_exp") is not None:
             raise node.unsupported("a header whose length is an expression of its own fields (P4_14)")
         longest = node.get("max_length")
         return HeaderType(node["name"].text(), tuple(fields), 0 if longest is None else longest.size())
 
     def _check_layout(self, node: Cursor, header_type: HeaderType, metadata: bool) -> None:
-        """Check that a header consists of whole bytes and that its varbit field begins and ends at one."""
+        """Check that a header consists of whole bytes and that its varbit field begins and ends at a byte."""
         if not metadata and node["name"].text() in TARGET_METADATA:
             raise node.malformed("it is not metadata")
         if metadata:
@@ -222,7 +222,7 @@ class _Reader:
         for item in self._root["pipelines"]:
             if item["name"].text() == name:
                 return reader.read(item)
-        raise self._root["pipelines"].malformed(f"there is no pipeline {name!r}")
+        raise self._root["pipelines"].malformed(f"unknown pipeline {name!r}")
 
     def _action(self, node: Cursor) -> Action:
         params = tuple(Param(item["name"].text(), item["bitwidth"].width()) for item in node["runtime_data"])
@@ -256,7 +256,7 @@ class _Reader:
     def _checksum(self, node: Cursor) -> Checksum:
         name = node["calculation"].text()
         if name not in self._scope.calculations:
-            raise node.malformed(f"there is no calculation {name!r}")
+            raise node.malformed(f"unknown calculation {name!r}")
         if node["type"].text() != "generic":
             raise node.unsupported(f"a checksum of type '{node['type'].text()}'")
         condition_node = node.get("if_cond")
@@ -277,7 +277,7 @@ class _Reader:
         for item in node["elements"]:
             ref = self._scope.plain_field(item["value"]) if item["type"].text() == "field" else None
             if ref is None or not self._scope.headers[ref.header].metadata:
-                raise item.unsupported("a field list with something else than metadata fields")
+                raise item.unsupported("a field list with anything other than metadata fields")
             fields.append(ref)
         return FieldList(node["id"].integer(), tuple(fields))
 

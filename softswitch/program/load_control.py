@@ -10,7 +10,7 @@ from softswitch.program.expressions import Expr, FieldRef, ValidRef
 from softswitch.program.ir import Action, ConditionNode, ControlNode, Pipeline, TableKey, TableNode
 from softswitch.program.limits import MAX_NODES, MAX_PRIMITIVES
 from softswitch.program.load_expr import Scope
-from softswitch.state import ActionCall, ActionSpec, Entry, TableSpec
+from softswitch.state import ActionCall, ActionSpec, TableEntry, TableSpec
 
 
 class PipelineReader:
@@ -24,7 +24,7 @@ class PipelineReader:
         self._primitives = 0
 
     def read(self, node: Cursor) -> Pipeline:
-        """Return the pipeline; every reference to a next node is checked."""
+        """Return the pipeline; all references to next nodes are checked."""
         for profile in node.each("action_profiles"):
             raise profile.unsupported("an action profile or action selector")
         for call in node.each("action_calls"):
@@ -33,7 +33,7 @@ class PipelineReader:
         if len(node["tables"]) + len(node["conditionals"]) > MAX_NODES:
             raise node.unsupported(f"a pipeline with more than {MAX_NODES} tables and conditions")
         for table in node["tables"]:
-            name = table["name"].new_name(self._tables)  # the control plane does not tell the pipelines apart
+            name = table["name"].new_name(self._tables)  # the control plane does not distinguish the pipelines
             self._tables.add(name)
             nodes[name] = self._table(table)
         for condition in node["conditionals"]:
@@ -41,7 +41,7 @@ class PipelineReader:
         first = node["init_table"].name_or_null()
         for target in (first, *(target for item in nodes.values() for target in successors(item))):
             if target is not None and target not in nodes:
-                raise node.malformed(f"there is no table or condition {target!r}")
+                raise node.malformed(f"unknown table or condition {target!r}")
         return Pipeline(node["name"].text(), first, nodes)
 
     def _condition(self, node: Cursor) -> ConditionNode:
@@ -61,12 +61,12 @@ class PipelineReader:
             raise node.unsupported(f"a table of type '{node['type'].text()}'")
         if node.get("direct_meters") is not None:
             raise node.unsupported("a direct meter")
-        # `support_timeout` is let pass: entries with an idle timeout are refused when they come.
+        # `support_timeout` is accepted: entries with an idle timeout are refused when they are written.
         ids: dict[int, None] = {}
         for part in node["action_ids"]:
             action_id = part.integer()
             if action_id not in self._actions:
-                raise part.malformed(f"there is no action with id {action_id}")
+                raise part.malformed(f"unknown action id {action_id}")
             ids[part.new_id(ids)] = None
             self._primitives += 1 + len(self._actions[action_id].primitives)
             if self._primitives > MAX_PRIMITIVES:
@@ -109,7 +109,7 @@ class PipelineReader:
         if node["match_type"].text() == "valid":
             header = node["target"].text()
             if header not in self._scope.headers:
-                raise node.malformed(f"there is no header {header!r}")
+                raise node.malformed(f"unknown header {header!r}")
             return ValidRef(header), 1
         ref = self._scope.field_ref(node["target"])
         if not isinstance(ref, FieldRef):
@@ -176,19 +176,19 @@ class PipelineReader:
         )
         return ActionCall(action.name, args)
 
-    def _entries(self, node: Cursor, keys: tuple[KeySpec, ...], action_ids: tuple[int, ...]) -> tuple[Entry, ...]:
+    def _entries(self, node: Cursor, keys: tuple[KeySpec, ...], action_ids: tuple[int, ...]) -> tuple[TableEntry, ...]:
         given = node.each("entries")
         with_priority = self._kind(node["match_type"]) in (MatchKind.TERNARY, MatchKind.RANGE)
         numbers = [item["priority"].integer() for item in given] if with_priority else [0] * len(given)
-        entries: list[Entry] = []
+        entries: list[TableEntry] = []
         for item, number in zip(given, numbers, strict=True):
             parts = list(item["match_key"])
             if len(parts) != len(keys):
                 raise item.malformed(f"{len(parts)} match fields for a key of {len(keys)}")
             match = tuple(self._match(part, spec) for part, spec in zip(parts, keys, strict=True))
-            # In the JSON the smallest number wins, in P4Runtime the largest.
+            # In the JSON the smallest priority wins, in P4Runtime the largest.
             priority = max(numbers) + 1 - number if with_priority else 0
-            entries.append(Entry(match, priority, self._call(item["action_entry"], action_ids)))
+            entries.append(TableEntry(match, priority, self._call(item["action_entry"], action_ids)))
         return tuple(entries)
 
     def _match(self, node: Cursor, spec: KeySpec) -> MatchKey:

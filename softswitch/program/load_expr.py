@@ -34,7 +34,7 @@ _CASTS = frozenset({"two_comp_mod", "sat_cast", "usat_cast"})
 
 @dataclass
 class Scope:
-    """The names that expressions may use, how many parameters the present action has, and whether a parser is read."""
+    """The names that expressions may use, the number of the current action's parameters, and whether it is a parser."""
 
     headers: dict[str, Header] = field(default_factory=dict)
     stacks: dict[str, Stack] = field(default_factory=dict)
@@ -50,7 +50,7 @@ class Scope:
         """Read a `[header, field]` pair."""
         header, name = node[0].text(), node[1].text()
         if header not in self.headers:
-            raise node.malformed(f"there is no header {header!r}")
+            raise node.malformed(f"unknown header {header!r}")
         if name == VALID_FIELD:
             return ValidRef(header)
         if name not in self.headers[header].type.by_name:
@@ -72,7 +72,7 @@ class Scope:
         """Read the name of a header stack."""
         name = node.text()
         if name not in self.stacks:
-            raise node.malformed(f"there is no header stack {name!r}")
+            raise node.malformed(f"unknown header stack {name!r}")
         return self.stacks[name]
 
     def element_type_field(self, stack: Stack, node: Cursor) -> str:
@@ -95,7 +95,7 @@ class Scope:
             return self._operand(node)
         self._depth += 1
         if self._depth > MAX_EXPRESSION_DEPTH:
-            raise node.unsupported(f"an expression with more than {MAX_EXPRESSION_DEPTH} operators inside each other")
+            raise node.unsupported(f"an expression with more than {MAX_EXPRESSION_DEPTH} nested operators")
         try:
             return self._operator(node)
         finally:
@@ -115,7 +115,7 @@ class Scope:
             return ref
         if kind in ("local", "runtime_data"):
             if not 0 <= value.integer() < self.params:
-                raise node.malformed(f"there is no action parameter {value.integer()} here")
+                raise node.malformed(f"unknown action parameter {value.integer()}")
             return ParamRef(value.integer())
         if kind == "stack_field":
             stack = self.stack(value[0])
@@ -190,22 +190,22 @@ class Scope:
     def header_name(self, node: Cursor) -> str:
         """Read a reference to a header instance."""
         if node["type"].text() != "header":
-            raise node.unsupported(f"an object of type '{node['type'].text()}' in place of a header")
+            raise node.unsupported(f"an object of type '{node['type'].text()}' instead of a header")
         name = node["value"].text()
         if name not in self.headers:
-            raise node.malformed(f"there is no header {name!r}")
+            raise node.malformed(f"unknown header {name!r}")
         return name
 
     def packet_header(self, node: Cursor) -> str:
         """Read the name of a header of the packet (not of metadata)."""
         name = node.text()
         if name not in self.headers or self.headers[name].metadata:
-            raise node.malformed(f"there is no packet header {name!r}")
+            raise node.malformed(f"unknown packet header {name!r}")
         return name
 
     def condition(self, node: Cursor) -> Expr:
         """Read an expression that must be boolean."""
         expr = self.expression(node)
         if not is_bool(expr):
-            raise node.malformed("a boolean expression was expected")
+            raise node.malformed("expected a boolean expression")
         return expr

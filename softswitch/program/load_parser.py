@@ -42,7 +42,7 @@ class ParserReader:
                 if target is not None and target not in states:
                     raise node.malformed(f"state {reached.name!r} leads to {target!r}, which does not exist")
         if first is not None and first not in states:
-            raise node.malformed(f"there is no state {first!r} to begin with")
+            raise node.malformed(f"the first state {first!r} does not exist")
         return states, first
 
     def _state(self, node: Cursor) -> ParseState:
@@ -81,7 +81,7 @@ class ParserReader:
         return 1
 
     def _components(self, node: Cursor, widths: list[int]) -> tuple[tuple[int, int | None], ...]:
-        """Split a case's value and mask, which are the byte-padded key components in a row."""
+        """Split a case's value and mask, which are the concatenated byte-padded key components."""
         value = node["value"].hexadecimal()
         mask_node = node.get("mask")
         mask = None if mask_node is None else mask_node.hexadecimal()
@@ -145,4 +145,4 @@ class ParserReader:
 
     def _check_varbit(self, node: Cursor, header_type: HeaderType, variable: bool) -> None:
         if variable != (header_type.varbit is not None):
-            raise node.malformed("'extract_VL' goes with headers that have a varbit field, and only with them")
+            raise node.malformed("'extract_VL' requires a header with a varbit field, and vice versa")

@@ -92,7 +92,7 @@ class PrimitiveReader:
             }
             name = node["value"].text()
             if name not in known[kind]:
-                raise node.malformed(f"there is no {kind} {name!r}")
+                raise node.malformed(f"unknown {kind} {name!r}")
             return NamedArg(kind, name)
         expr = scope.expression(node)
         if kind == "constant" and not isinstance(expr, Const):
@@ -105,7 +105,7 @@ class PrimitiveReader:
 
     def _varbit(self, node: Cursor) -> FieldRef:
         if node["type"].text() != "field":
-            raise node.unsupported(f"an object of type '{node['type'].text()}' in place of a varbit field")
+            raise node.unsupported(f"an object of type '{node['type'].text()}' instead of a varbit field")
         ref = self._scope.plain_field(node["value"])
         if not self._scope.declared(ref).varbit:
             raise node.malformed(f"{ref.header}.{ref.field} is not a varbit field")
@@ -119,6 +119,6 @@ class PrimitiveReader:
             name = scope.header_name(inner)
             return HeaderArg(name if metadata else scope.packet_header(inner["value"]))
         if inner["op"].text() not in ("dereference_header_stack", "dereference_stack"):
-            raise inner.unsupported(f"the operator '{inner['op'].text()}' in place of a header")
+            raise inner.unsupported(f"the operator '{inner['op'].text()}' instead of a header")
         stack = scope.stack(inner["left"]["value"])
         return HeaderArg(None, stack.name, scope.expression(inner["right"]))

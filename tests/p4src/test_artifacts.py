@@ -18,6 +18,8 @@ def test_a_changed_source_is_noticed(monkeypatch, tmp_path) -> None:
     monkeypatch.setattr(p4compile, "ROOT", tmp_path)
     assert p4compile.source_digest() == (BUILD / DIGEST_FILE).read_text().strip()
     changed = tmp_path / "include" / "rewrite.p4"
+    changed.write_text(changed.read_text().replace("// Egress:", "// At egress:"))
+    assert p4compile.source_digest() == (BUILD / DIGEST_FILE).read_text().strip()
     changed.write_text(changed.read_text() + "\n")
     assert any("make p4" in sentence for sentence in p4compile.stale())
 

@@ -10,7 +10,7 @@ from scapy.layers.inet import IPOption
 
 from softswitch.core import SwitchCore
 from softswitch.hashes import csum16
-from softswitch.state import ActionCall, Entry, Lpm
+from softswitch.state import ActionCall, Lpm, TableEntry
 from tests.softswitch.core_rig import load, only
 
 ROUTER, NEXT, HOST = "02:00:00:00:00:01", "02:00:00:00:00:02", "02:00:00:00:00:03"
@@ -20,7 +20,7 @@ OUT_PORT, BAD_PORT, OTHER_PORT = 4, 9, 8
 def router() -> SwitchCore:
     core = load("checksums")
     forward = ActionCall("TestIngress.forward", (OUT_PORT, int(NEXT.replace(":", ""), 16)))
-    core.tables["TestIngress.routes"].insert(Entry((Lpm(0x0A000000, 8),), 0, forward))
+    core.tables["TestIngress.routes"].insert(TableEntry((Lpm(0x0A000000, 8),), 0, forward))
     return core
 
 

@@ -13,7 +13,6 @@ from softswitch.match import key_shifts
 from softswitch.state import (
     ActionCall,
     ActionSpec,
-    Entry,
     Exact,
     KeySpec,
     Lpm,
@@ -21,6 +20,7 @@ from softswitch.state import (
     MatchKind,
     Range,
     Table,
+    TableEntry,
     TableSpec,
     Ternary,
 )
@@ -47,10 +47,10 @@ def matches(key: MatchKey, value: int) -> bool:
     return key.low <= value <= key.high
 
 
-def naive(entries: Sequence[Entry], values: Sequence[int]) -> Entry | None:
+def naive(entries: Sequence[TableEntry], values: Sequence[int]) -> TableEntry | None:
     """Return the entry that wins: highest priority, longest prefix, inserted first."""
 
-    def prefix(entry: Entry) -> int:
+    def prefix(entry: TableEntry) -> int:
         return max((key.prefix_len for key in entry.match if isinstance(key, Lpm)), default=0)
 
     found = [e for e in entries if all(map(matches, e.match, values))]
@@ -107,9 +107,9 @@ def test_lookup_agrees_with_a_search_through_all_entries(
     table = make_table(match_type, kinds)
     priority = st.integers(1, 4) if table.needs_priority else st.just(0)
     match = st.tuples(*map(key_strategy, kinds))
-    installed: dict[tuple[tuple[MatchKey, ...], int], Entry] = {}
+    installed: dict[tuple[tuple[MatchKey, ...], int], TableEntry] = {}
     for number in range(data.draw(st.integers(1, 25))):
-        entry = Entry(data.draw(match), data.draw(priority), ActionCall("act", (number,)))
+        entry = TableEntry(data.draw(match), data.draw(priority), ActionCall("act", (number,)))
         place = (entry.match, entry.priority)
         if place not in installed:
             table.insert(entry)
@@ -131,7 +131,7 @@ def refused(kind: ErrorKind) -> pytest.RaisesExc[SwitchError]:
     return pytest.raises(SwitchError, check=lambda error: error.kind is kind)
 
 
-GOOD = Entry((Exact(1),), 0, ActionCall("act", (5,)))
+GOOD = TableEntry((Exact(1),), 0, ActionCall("act", (5,)))
 
 
 def test_insert_refuses_a_second_entry_with_the_same_match() -> None:
@@ -144,8 +144,8 @@ def test_insert_refuses_a_second_entry_with_the_same_match() -> None:
 def test_insert_refuses_more_entries_than_the_table_holds_and_deleting_makes_room() -> None:
     table = make_table(E, (E,), size=2)
     table.insert(GOOD)
-    table.insert(Entry((Exact(2),), 0, GOOD.action))
-    third = Entry((Exact(3),), 0, GOOD.action)
+    table.insert(TableEntry((Exact(2),), 0, GOOD.action))
+    third = TableEntry((Exact(3),), 0, GOOD.action)
     with refused(ErrorKind.RESOURCE_EXHAUSTED):
         table.insert(third)
     table.delete(GOOD.match, 0)
@@ -169,21 +169,23 @@ def test_operations_on_a_missing_entry_are_refused() -> None:
 @pytest.mark.parametrize(
     ("match_type", "entry", "word"),
     [
-        (E, Entry((Exact(1), Exact(1)), 0, GOOD.action), "2 match fields"),
-        (E, Entry((Exact(64),), 0, GOOD.action), "6 bits"),
-        (E, Entry((Ternary(1, 1),), 0, GOOD.action), "Ternary"),
-        (E, Entry((Exact(1),), 3, GOOD.action), "priority"),
-        (E, Entry((Exact(1),), 0, ActionCall("act", ())), "takes 1"),
-        (E, Entry((Exact(1),), 0, ActionCall("act", (1 << 16,))), "16 bits"),
-        (E, Entry((Exact(1),), 0, ActionCall("other", ())), "other"),
-        (L, Entry((Lpm(1, 5),), 0, GOOD.action), "outside its mask"),
-        (L, Entry((Lpm(0, 7),), 0, GOOD.action), "prefix"),
-        (T, Entry((Ternary(3, 1),), 1, GOOD.action), "outside its mask"),
-        (T, Entry((Ternary(1, 1),), 0, GOOD.action), "priority"),
-        (R, Entry((Range(5, 4),), 1, GOOD.action), "range"),
+        (E, TableEntry((Exact(1), Exact(1)), 0, GOOD.action), "2 match fields"),
+        (E, TableEntry((Exact(64),), 0, GOOD.action), "6 bits"),
+        (E, TableEntry((Ternary(1, 1),), 0, GOOD.action), "Ternary"),
+        (E, TableEntry((Exact(1),), 3, GOOD.action), "priority"),
+        (E, TableEntry((Exact(1),), 0, ActionCall("act", ())), "takes 1"),
+        (E, TableEntry((Exact(1),), 0, ActionCall("act", (1 << 16,))), "16 bits"),
+        (E, TableEntry((Exact(1),), 0, ActionCall("other", ())), "other"),
+        (L, TableEntry((Lpm(1, 5),), 0, GOOD.action), "outside its mask"),
+        (L, TableEntry((Lpm(0, 7),), 0, GOOD.action), "prefix"),
+        (T, TableEntry((Ternary(3, 1),), 1, GOOD.action), "outside its mask"),
+        (T, TableEntry((Ternary(1, 1),), 0, GOOD.action), "priority"),
+        (R, TableEntry((Range(5, 4),), 1, GOOD.action), "range"),
     ],
 )
-def test_an_entry_that_does_not_fit_is_refused_with_the_reason(match_type: MatchKind, entry: Entry, word: str) -> None:
+def test_an_entry_that_does_not_fit_is_refused_with_the_reason(
+    match_type: MatchKind, entry: TableEntry, word: str
+) -> None:
     table = make_table(match_type, (match_type,))
     with pytest.raises(SwitchError, match=word) as caught:
         table.insert(entry)
@@ -208,7 +210,7 @@ def test_modify_keeps_the_counter_and_a_new_entry_starts_at_zero() -> None:
     table = make_table(E, (E,))
     table.insert(GOOD)
     table.set_counter(GOOD.match, 0, 3, 300)
-    table.modify(Entry(GOOD.match, 0, ActionCall("act", (6,))))
+    table.modify(TableEntry(GOOD.match, 0, ActionCall("act", (6,))))
     assert table.counter(GOOD.match, 0) == (3, 300)
     table.delete(GOOD.match, 0)
     table.insert(GOOD)

@@ -6,7 +6,7 @@ import pytest
 
 from softswitch.core import SwitchCore
 from softswitch.errors import ErrorKind, SwitchError
-from softswitch.state import ActionCall, Entry, Exact, Lpm, MatchKind, Range, Ternary
+from softswitch.state import ActionCall, Exact, Lpm, MatchKind, Range, TableEntry, Ternary
 from tests.softswitch.core_rig import load, only, pack, unpack
 
 FIELDS = ("exact", "lpm", "ternary", "range", "optional", "const", "flow")
@@ -46,7 +46,7 @@ def test_exact_entry_hits_only_its_key_and_counts() -> None:
     core = load("matching")
     table = core.tables["TestIngress.exact_table"]
     match = (Exact(0x0A000001), Exact(7))
-    table.insert(Entry(match, 0, ActionCall("TestIngress.set_exact", (0x11,))))
+    table.insert(TableEntry(match, 0, ActionCall("TestIngress.set_exact", (0x11,))))
     assert probe(core, 0x0A000001, 7, 0)["exact"] == 0x11
     assert probe(core, 0x0A000001, 7, 0)["flow"] & 1 == 1
     assert probe(core, 0x0A000001, 8, 0)["exact"] == 0xEE
@@ -61,7 +61,7 @@ def test_longest_prefix_wins_whatever_the_order() -> None:
     table = core.tables["TestIngress.lpm_table"]
     for value, length, result in [(0x0A010000, 16, 16), (0, 0, 1), (0x0A010200, 24, 24), (0x0A000000, 8, 8)]:
         match = (Exact(5), Lpm(value, length))
-        table.insert(Entry(match, 0, ActionCall("TestIngress.set_lpm", (result,))))
+        table.insert(TableEntry(match, 0, ActionCall("TestIngress.set_lpm", (result,))))
     results = [probe(core, a, 0, 5)["lpm"] for a in (0x0A010203, 0x0A010303, 0x0A020303, 0x0B000000)]
     assert results == [24, 16, 8, 1]
     assert probe(core, 0x0A010203, 0, 6)["lpm"] == 0
@@ -76,7 +76,7 @@ def test_larger_priority_wins_and_a_header_that_is_not_there_matches_as_zero() -
 
     def add(priority: int, valid: int, tail: Ternary, result: int) -> None:
         match = (Ternary(0x0A000000, 0xFF000000), anything, Exact(valid), tail)
-        table.insert(Entry(match, priority, ActionCall("TestIngress.set_ternary", (result,))))
+        table.insert(TableEntry(match, priority, ActionCall("TestIngress.set_ternary", (result,))))
 
     add(1, 0, anything, 1)
     add(9, 0, Ternary(0, 0xFF), 2)
@@ -92,14 +92,14 @@ def test_range_and_optional() -> None:
     core = load("matching")
     ranges = core.tables["TestIngress.range_table"]
     call = ActionCall("TestIngress.set_range", (1,))
-    ranges.insert(Entry((Range(100, 200), Ternary(0, 0)), 1, call))
-    ranges.insert(Entry((Range(150, 150), Ternary(2, 2)), 2, ActionCall("TestIngress.set_range", (2,))))
+    ranges.insert(TableEntry((Range(100, 200), Ternary(0, 0)), 1, call))
+    ranges.insert(TableEntry((Range(150, 150), Ternary(2, 2)), 2, ActionCall("TestIngress.set_range", (2,))))
     assert [probe(core, 0, b, c)["range"] for b, c in [(99, 0), (100, 0), (200, 0), (201, 0)]] == [0, 1, 1, 0]
     assert [probe(core, 0, 150, c)["range"] for c in (1, 2)] == [1, 2]
     optional = core.tables["TestIngress.optional_table"]
     exact_b, any_value = Ternary(7, 0xFFFF), Ternary(0, 0)
-    optional.insert(Entry((exact_b, any_value), 1, ActionCall("TestIngress.set_optional", (1,))))
-    optional.insert(Entry((any_value, Ternary(9, 0xFF)), 2, ActionCall("TestIngress.set_optional", (2,))))
+    optional.insert(TableEntry((exact_b, any_value), 1, ActionCall("TestIngress.set_optional", (1,))))
+    optional.insert(TableEntry((any_value, Ternary(9, 0xFF)), 2, ActionCall("TestIngress.set_optional", (2,))))
     assert [probe(core, 0, b, c)["optional"] for b, c in [(7, 0), (7, 9), (8, 9), (8, 8)]] == [1, 2, 2, 0]
 
 
@@ -132,8 +132,8 @@ def test_constant_default_action_cannot_be_changed() -> None:
 def test_switch_on_the_action_takes_the_action_that_ran() -> None:
     core = load("matching")
     table = core.tables["TestIngress.colour_table"]
-    table.insert(Entry((Exact(1),), 0, ActionCall("TestIngress.red")))
-    table.insert(Entry((Exact(2),), 0, ActionCall("TestIngress.green", (2,))))
+    table.insert(TableEntry((Exact(1),), 0, ActionCall("TestIngress.red")))
+    table.insert(TableEntry((Exact(2),), 0, ActionCall("TestIngress.green", (2,))))
     assert [probe(core, 0, 0, c)["flow"] >> 4 for c in (1, 2, 3)] == [0b0001, 0b0010, 0b1100]
     table.set_default(ActionCall("TestIngress.green", (1,)))
     assert probe(core, 0, 0, 3)["flow"] >> 4 == 0b1010
@@ -143,7 +143,7 @@ def test_reset_returns_to_the_freshly_loaded_program() -> None:
     core = load("matching")
     exact = core.tables["TestIngress.exact_table"]
     fresh = probe(core, 1, 2, 3)
-    exact.insert(Entry((Exact(1), Exact(2)), 0, ActionCall("TestIngress.set_exact", (1,))))
+    exact.insert(TableEntry((Exact(1), Exact(2)), 0, ActionCall("TestIngress.set_exact", (1,))))
     core.tables["TestIngress.ternary_table"].set_default(ActionCall("NoAction"))
     assert probe(core, 1, 2, 3) != fresh
     core.reset()

@@ -11,7 +11,7 @@ import pytest
 
 from softswitch.core import SwitchCore
 from softswitch.errors import ErrorKind, SwitchError, UnsupportedProgram
-from softswitch.state import ActionCall, Entry, Exact
+from softswitch.state import ActionCall, Exact, TableEntry
 from tests.softswitch.core_rig import PROGRAMS, config, load, only
 
 PROGRAM_NAMES = ("arithmetic", "branching", "checksums", "matching", "parsing", "replication", "stacks", "stateful")
@@ -143,5 +143,5 @@ def test_the_same_program_always_gives_the_same_source() -> None:
 def test_a_table_with_idle_timeout_is_loaded() -> None:
     core = load("timeout")
     table = core.tables["TestIngress.t"]
-    table.insert(Entry((Exact(7),), 0, ActionCall("TestIngress.set", (9,))))
+    table.insert(TableEntry((Exact(7),), 0, ActionCall("TestIngress.set", (9,))))
     assert only(core, bytes([7, 0])) == (0, bytes([7, 9]))

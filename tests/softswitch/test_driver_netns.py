@@ -262,7 +262,7 @@ def test_kernel_tcp_needs_offloads_off_and_the_switch_says_so(tmp_path: Path) ->
         with running(star, tmp_path) as (process, controller):
             controller.insert(dmac(1, 1), dmac(2, 2))
             assert transfer(star, 1000, timeout_s=0.5) == 0
-            assert "switch off the sender's checksum offload" in process.said()
+            assert "checksum offload" in process.said()
             for host in star.hosts.values():
                 off = [word for name in ("tx", "rx", "sg", "tso", "gso", "gro") for word in (name, "off")]
                 tool = ["ip", "netns", "exec", host.namespace, "ethtool", "-K", "eth0", *off]

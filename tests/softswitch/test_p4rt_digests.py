@@ -34,14 +34,14 @@ def values(lists: Iterable[p4r.DigestList]) -> list[list[int]]:
 def test_no_timeout_sends_each_message_at_once() -> None:
     queue = make(size=10)
     queue.learn((1, 2), 5)
-    [item] = queue.take_due(5, timestamp_ns=123)
+    [item] = queue.due_lists(5, timestamp_ns=123)
     assert item == p4r.DigestList(
         digest_id=77,
         list_id=1,
         timestamp=123,
         data=[p4d.P4Data(struct=p4d.P4StructLike(members=[p4d.P4Data(bitstring=b"\1"), p4d.P4Data(bitstring=b"\2")]))],
     )
-    assert list(queue.take_due(6, 0)) == []
+    assert list(queue.due_lists(6, 0)) == []
 
 
 def test_messages_wait_for_the_timeout_of_the_first() -> None:
@@ -51,8 +51,8 @@ def test_messages_wait_for_the_timeout_of_the_first() -> None:
     queue.learn((2, 0), 2500)
     queue.learn((1, 0), 2600)
     assert queue.deadline_us() == 3000
-    assert values(queue.take_due(2999, 0)) == []
-    assert values(queue.take_due(3000, 0)) == [[1, 2]]
+    assert values(queue.due_lists(2999, 0)) == []
+    assert values(queue.due_lists(3000, 0)) == [[1, 2]]
     assert queue.deadline_us() is None
 
 
@@ -60,15 +60,15 @@ def test_full_list_goes_out_before_its_timeout() -> None:
     queue = make(timeout_ns=1000 * MS, size=2)
     for number in range(5):
         queue.learn((number, 0), 0)
-    assert values(queue.take_due(0, 0)) == [[0, 1], [2, 3]]
-    assert values(queue.take_due(1_000_000, 0)) == [[4]]
+    assert values(queue.due_lists(0, 0)) == [[0, 1], [2, 3]]
+    assert values(queue.due_lists(1_000_000, 0)) == [[4]]
 
 
 def test_list_without_a_limit_is_bounded_all_the_same() -> None:
     queue = make()
     for number in range(MAX_LIST + 1):
         queue.learn((number, 0), 0)
-    assert [len(item.data) for item in queue.take_due(0, 0)] == [MAX_LIST, 1]
+    assert [len(item.data) for item in queue.due_lists(0, 0)] == [MAX_LIST, 1]
 
 
 def test_unacknowledged_messages_are_not_sent_again_until_acked_or_expired() -> None:
@@ -76,7 +76,7 @@ def test_unacknowledged_messages_are_not_sent_again_until_acked_or_expired() -> 
 
     def learned(number: int, now_us: int) -> list[list[int]]:
         queue.learn((number, 0), now_us)
-        return values(queue.take_due(now_us, 0))
+        return values(queue.due_lists(now_us, 0))
 
     assert learned(1, 0) == [[1]]
     assert learned(2, 10) == [[2]]
@@ -94,7 +94,7 @@ def test_without_ack_timeout_nothing_is_remembered() -> None:
     queue = make()
     for _ in range(2):
         queue.learn((1, 0), 0)
-        assert values(queue.take_due(0, 0)) == [[1]]
+        assert values(queue.due_lists(0, 0)) == [[1]]
 
 
 def test_buffer_is_bounded_and_losses_are_counted() -> None:
@@ -102,7 +102,7 @@ def test_buffer_is_bounded_and_losses_are_counted() -> None:
     for number in range(MAX_BUFFERED + 3):
         queue.learn((number, 0), 0)
     assert queue.dropped == 3
-    assert sum(len(item.data) for item in queue.take_due(1000, 0)) == MAX_BUFFERED
+    assert sum(len(item.data) for item in queue.due_lists(1000, 0)) == MAX_BUFFERED
 
 
 @pytest.fixture
@@ -125,9 +125,9 @@ def test_digest_is_ignored_until_enabled(table: DigestTable) -> None:
     table.write(INSERT, entry())
     [(digest_id, queue)] = table.queues()
     assert digest_id == IDS("digest", "learn_t")
-    assert list(queue.take_due(0, 0)) == []
+    assert list(queue.due_lists(0, 0)) == []
     table.learn("learn_t", (1, 2), 0)
-    assert len(list(queue.take_due(0, 0))) == 1
+    assert len(list(queue.due_lists(0, 0))) == 1
 
 
 def test_configuration_life_cycle_and_its_errors(table: DigestTable) -> None:

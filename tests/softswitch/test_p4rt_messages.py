@@ -191,8 +191,8 @@ def changed(change: str) -> p4i.P4Info:
         ('direct_meters { preamble { id: 1 name: "dm" } }', "direct meter dm"),
         ('value_sets { preamble { id: 1 name: "vs" } }', "value set vs"),
         ('externs { extern_type_name: "Hash2" instances { preamble { id: 1 } } }', "extern Hash2"),
-        ('tables { preamble { name: "t" } }', "no id"),
-        ('tables { preamble { id: 34582932 name: "t" } }', "no id of its own"),
+        ('tables { preamble { name: "t" } }', "no unique id"),
+        ('tables { preamble { id: 34582932 name: "t" } }', "no unique id"),
         ('tables { preamble { id: 1 name: "t" } action_refs { id: 5 } }', "action id 5"),
         ('tables { preamble { id: 1 name: "t" } action_refs { id: 21257015 scope: 7 } }', "unknown scope"),
         (

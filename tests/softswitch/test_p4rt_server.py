@@ -42,7 +42,7 @@ def test_taken_address_is_refused_and_names_it() -> None:
 
 
 def test_address_of_another_host_is_refused() -> None:
-    with pytest.raises(P4RuntimeError, match=r"cannot listen at 192\.0\.2\.1:0"):
+    with pytest.raises(P4RuntimeError, match=r"cannot listen on 192\.0\.2\.1:0"):
         serve(Device(1), "192.0.2.1:0")
 
 

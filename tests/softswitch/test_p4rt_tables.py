@@ -115,7 +115,7 @@ def test_byte_strings_come_back_canonical(rig: Rig) -> None:
         (entity("dmac", exact(1, b"\x01"), exact(1, b"\x01"), action=NO_ACTION), "twice"),
         (entity("dmac", exact(1, b""), action=NO_ACTION), "empty"),
         (entity("dmac", exact(1, b"\x01" + mac(1)), action=NO_ACTION), "48 bits"),
-        (entity("dmac", lpm(1, b"\x01", 48), action=NO_ACTION), "exact is expected, not lpm"),
+        (entity("dmac", lpm(1, b"\x01", 48), action=NO_ACTION), "expected exact, not lpm"),
         (entity("dmac", p4r.FieldMatch(field_id=1), action=NO_ACTION), "unset match"),
         (entity("dmac", exact(1, b"\x01")), "needs an action"),
         (entity("dmac", exact(1, b"\x01"), action=p4r.TableAction()), "not nothing"),

@@ -78,3 +78,17 @@ def test_a_compiler_that_fails_leaves_the_references_running(tmp_path: Path) -> 
     notice, total = shown.stdout.splitlines()
     assert "plain Python" in notice
     assert total == "3"
+
+
+def test_the_kernels_of_live_capture_all_compile() -> None:
+    """One kernel whose example does not compile would leave every reference in use."""
+    script = (
+        "import capture.walk, packets.decode, placement.assembler\n"
+        "from packets import compiled\n"
+        "print(compiled.load())\n"
+    )
+    shown = subprocess.run(
+        [sys.executable, "-c", script],
+        env=os.environ | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert shown.stdout == "None\n", shown.stdout + shown.stderr

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 NOT_PROVEN = 1
 """Exit code when the contract does not hold in some run, or a row does not inject its fault or compares nothing."""
 FAILED = 2
-"""Exit code when the runs could not be made."""
+"""Exit code when the runs could not be carried out."""
 RESULT_FILE = "acceptance.json"
 """The table as JSON, in the campaign's folder."""
 _SEEDS, _QUICK_SEEDS = 3, 1
@@ -54,10 +54,11 @@ def acceptance(
     only: Annotated[
         list[str] | None, typer.Option("--only", metavar="NAME", help="Only this row; may be repeated. See --list.")
     ] = None,
-    mixed: Annotated[
+    soak: Annotated[
         bool,
-        typer.Option("--mixed", help="Only the row mixed-anything, whose seeds draw from all faults: for many seeds."),
+        typer.Option("--soak", help="Only the row mixed-anything, whose seeds draw from all faults: for many seeds."),
     ] = False,
+    mixed: Annotated[bool, typer.Option("--mixed", hidden=True, help="Former name of --soak.")] = False,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Simulated runs at a time; by default one per processor.")
     ] = None,
@@ -75,13 +76,13 @@ def acceptance(
     job restarted from the newest durable step continues exactly as the uninterrupted one. A failing seed is printed
     with the command that reproduces it.
 
-    Exit code: 0 the contract holds; 1 it does not; 2 the runs could not be made.
+    Exit code: 0 the contract holds; 1 it does not; 2 the runs could not be carried out.
 
     Examples:
 
         checkmate acceptance --quick
 
-        checkmate acceptance --fabric simulation --mixed --seeds 2000 --jobs 2 --out out/soak
+        checkmate acceptance --fabric simulation --soak --seeds 2000 --jobs 2 --out out/soak
 
         checkmate acceptance --only torn-write --only full-disk
     """
@@ -99,9 +100,10 @@ def acceptance(
     from topology.acceptance.simulated import FABRIC as SIMULATION
     from topology.acceptance.soak import SOAK_FILE, soak_of
 
-    wanted = fabric or (AcceptanceFabric.SIMULATION if quick or mixed else AcceptanceFabric.ALL)
+    soak = soak or mixed
+    wanted = fabric or (AcceptanceFabric.SIMULATION if quick or soak else AcceptanceFabric.ALL)
     try:
-        rows = [ANYTHING] if mixed else _scenarios(only or [])
+        rows = [ANYTHING] if soak else _scenarios(only or [])
         log = RunLog(out, resume=resume)
         workers = jobs or default_jobs()
         many = range(first_seed, first_seed + (seeds or (_QUICK_SEEDS if quick else _SEEDS)))
@@ -123,7 +125,7 @@ def acceptance(
     result = rows_of(rows, log.known)
     document = json.dumps(to_json(result), indent=2)
     (out / RESULT_FILE).write_text(document + "\n", encoding="utf-8")
-    if mixed:
+    if soak:
         soak_of(log.known, workers).write(out / SOAK_FILE)
     if as_json:
         print(document)
@@ -154,6 +156,6 @@ def _follow(what: str, records: Iterator[RunRecord], total: int, log: RunLog, co
             log.add(record)
             if found := failures(record):
                 failed += 1
-                told = f"seed {record.seed} of {record.scenario} failed: {found[0]}; to reproduce: {reproduce(record)}"
-                bar.console.print(told, highlight=False, markup=False, soft_wrap=True)
+                text = f"seed {record.seed} of {record.scenario} failed: {found[0]}; to reproduce: {reproduce(record)}"
+                bar.console.print(text, highlight=False, markup=False, soft_wrap=True)
             bar.update(task, advance=1, failed=f"{failed} failed" if failed else "")

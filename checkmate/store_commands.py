@@ -148,9 +148,9 @@ def restore(
                 export.write_point(point, to)
     found = point.manifest
     if as_json:
-        told = {"job": found.job, "group": found.group, "epoch": found.epoch, "step": found.step, "to": str(to),
+        document = {"job": found.job, "group": found.group, "epoch": found.epoch, "step": found.step, "to": str(to),
                 "format": chosen.value, "confirmed": found.confirmed}  # fmt: skip
-        print(json.dumps(told))
+        print(json.dumps(document))
     else:
         print(f"wrote step {found.step} of group {found.group} (job {found.job}, epoch {found.epoch}) to {to}")
         agreed = " and ".join(found.confirmed)

@@ -57,8 +57,8 @@ class Trainer(Strict):
     @classmethod
     def _unique(cls, value: list[str] | None) -> list[str] | None:
         if value is not None and len(set(value)) < len(value):
-            twice = next(name for name in value if value.count(name) > 1)
-            raise ValueError(f"expected each name once; {twice!r} stands twice")
+            duplicate = next(name for name in value if value.count(name) > 1)
+            raise ValueError(f"duplicate name {duplicate!r}; expected each name once")
         return value
 
     def kinds(self, count: int) -> tuple[str, ...] | None:

@@ -239,7 +239,7 @@ def _tcp(header: Header, data: memoryview, at: int, end: int, captured_end: int,
         if (pseudo + sum_le(data[at:end])) % 0xFFFF == 0:
             header.checksum = _OK
         elif not _U16(data, network + (2 if header.ip_version == 4 else 4))[0]:
-            header.checksum = _PARTIAL  # whoever fills in the length also fills in the checksum
+            header.checksum = _PARTIAL  # the card that fills in the length also fills in the checksum
         elif field in (_folded(pseudo), _folded(constant)):  # some cards get a sum without the length
             header.checksum = _PARTIAL
         else:

@@ -121,13 +121,13 @@ METRICS: tuple[MetricSpec, ...] = (
     _gauge("trained_step", "Newest step that the ranks announced.", lambda s: s.trained_step),
     _gauge("replica_step", "Newest step that is a recovery point.", lambda s: s.replica_step),
     _gauge("durable_step", "Newest recovery point that is on storage.", lambda s: s.durable_step),
-    _gauge("replica_lag_seconds", "How long the oldest announced step waits to become a recovery point.",
+    _gauge("replica_lag_seconds", "How long the oldest announced step has been waiting to become a recovery point.",
            lambda s: s.health.replica_lag.seconds),
-    _gauge("durable_lag_seconds", "How long the oldest recovery point waits to be on storage.",
+    _gauge("durable_lag_seconds", "How long the oldest recovery point has been waiting to be stored.",
            lambda s: s.health.durable_lag.seconds),
-    _gauge("replica_lag_bytes", "Replica bytes of announced steps that did not arrive yet.",
+    _gauge("replica_lag_bytes", "Replica bytes of announced steps not yet received.",
            lambda s: s.health.replica_lag.bytes),
-    _gauge("durable_lag_bytes", "Gradient bytes of recovery points that are not on storage yet.",
+    _gauge("durable_lag_bytes", "Gradient bytes of recovery points not yet on storage.",
            lambda s: s.health.durable_lag.bytes),
     MetricSpec(
         "lag_steps", "gauge",
@@ -137,34 +137,34 @@ METRICS: tuple[MetricSpec, ...] = (
     ),
     MetricSpec(
         "flow_coverage_ratio", "gauge",
-        "Share of the bytes that arrived of one flow's part of the step that is being collected, by kind of copy.",
+        "Share of received bytes in one flow's part of the step that is being collected, by kind of copy.",
         _coverage, ("flow", "copy"),
     ),
     _gauge("slots", "Steps that can be collected at a time.", lambda s: s.health.buffers.slots),
-    _gauge("slots_used", "Steps of which bytes are being collected.", lambda s: s.health.buffers.slots_used),
-    _gauge("held_points", "Recovery points that are in memory.", lambda s: s.health.buffers.held),
+    _gauge("slots_used", "Steps that are being collected.", lambda s: s.health.buffers.slots_used),
+    _gauge("held_points", "Recovery points in memory.", lambda s: s.health.buffers.held),
     _gauge("store_queue_length", "Recovery points that wait for storage.", lambda s: s.health.buffers.store.waiting),
-    _gauge("store_queue_limit", "Most recovery points that may wait for storage.",
+    _gauge("store_queue_limit", "Maximum number of recovery points that may wait for storage.",
            lambda s: s.health.buffers.store.depth),
     _gauge(
         "store_stride_steps",
-        "Distance of the waiting recovery points that are sure to be stored; above 1 while storage is too slow.",
+        "Distance of the waiting recovery points that are certain to be stored; above 1 while storage is too slow.",
         lambda s: s.health.buffers.store.stride,
     ),
     MetricSpec("memory_bytes", "gauge", "Memory of buffers and state, by use.", _memory, ("use",)),
-    _gauge("memory_limit_bytes", "Configured bound of that memory.", lambda s: s.health.buffers.memory_limit),
-    _gauge("apply_utilisation_ratio", "Work of the node on a step by the time between steps; above 1: too slow.",
+    _gauge("memory_limit_bytes", "Configured limit of that memory.", lambda s: s.health.buffers.memory_limit),
+    _gauge("apply_utilisation_ratio", "The node's work on a step divided by the time between steps; above 1: too slow.",
            lambda s: s.health.load.apply_utilisation),
-    _gauge("store_utilisation_ratio", "Time to store a step by the time between steps; above 1: too slow.",
+    _gauge("store_utilisation_ratio", "Time to store a step divided by the time between steps; above 1: too slow.",
            lambda s: s.health.load.store_utilisation),
     _gauge("overloaded", "1 while the node or its storage falls behind training.", lambda s: s.health.overloaded),
-    _gauge("nodes_needed", "Shadow nodes that would keep up.", lambda s: s.health.load.nodes_needed),
-    _gauge("state_wanted", "1 while the trainer is asked for its state, after a loss.",
+    _gauge("nodes_needed", "Number of shadow nodes that would keep up.", lambda s: s.health.load.nodes_needed),
+    _gauge("state_wanted", "1 while the trainer's state is requested, after a loss.",
            lambda s: s.state_from is not None),
-    _counter("replica_packets", "Intact replicas that came in.", lambda s: s.replica_packets),
+    _counter("replica_packets", "Intact replicas received.", lambda s: s.replica_packets),
     _counter("replica_payload_bytes", "Payload bytes of these replicas.", lambda s: s.replica_payload_bytes),
     MetricSpec(
-        "discarded_frames", "counter", "Frames and replicas of which bytes were not placed, by cause.",
+        "discarded_frames", "counter", "Frames and replicas with bytes that were not placed, by cause.",
         _by_name(lambda s: s.discarded), ("cause",),
     ),
     _counter("replicated_steps", "Steps that became recovery points.", lambda s: s.health.totals.replicated_steps),
@@ -177,9 +177,9 @@ METRICS: tuple[MetricSpec, ...] = (
         "unstored_steps", "counter", "Recovery points that were not written to storage, by reason.",
         _by_reason(lambda s: s.health.totals.unstored_steps), ("reason",),
     ),
-    _counter("repaired_bytes", "Replica bytes that only a redundant hop brought.",
+    _counter("repaired_bytes", "Replica bytes that only a redundant hop delivered.",
              lambda s: s.health.totals.repaired_bytes),
-    _counter("peer_repaired_bytes", "Replica bytes that only another shadow node brought.",
+    _counter("peer_repaired_bytes", "Replica bytes that only another shadow node delivered.",
              lambda s: s.health.totals.peer_bytes),
     _counter("resyncs", "States that the trainer uploaded after a loss.", lambda s: s.health.totals.resyncs),
 )  # fmt: skip
@@ -188,7 +188,7 @@ METRICS: tuple[MetricSpec, ...] = (
 HISTOGRAMS: tuple[HistogramSpec, ...] = (
     HistogramSpec(
         "step_apply_seconds",
-        "Work of the node on a step: placing its replicas and applying it.",
+        "The node's work on a step: placing its replicas and applying it.",
         lambda s: s.health.apply_seconds,
     ),
     HistogramSpec(
@@ -200,11 +200,11 @@ HISTOGRAMS: tuple[HistogramSpec, ...] = (
 """Histograms of a group."""
 
 PART_UP = f"{PREFIX}part_up"
-PART_UP_TEXT = "1 while a part of the node works: a thread, or a log; 0 while it does not, or not fully."
+PART_UP_TEXT = "1 while a part of the node (a thread or a log) works; 0 while it does not, or only partly."
 PART_LOST = f"{PREFIX}part_lost_total"
-PART_LOST_TEXT = "Lines or messages that are not in a log, by part."
+PART_LOST_TEXT = "Lines or messages missing from a log, by part."
 BUILD_INFO = f"{PREFIX}build_info"
-BUILD_TEXT = "Always 1; the labels tell which program runs."
+BUILD_TEXT = "Always 1; the labels identify the running program."
 
 
 def metric_names() -> Mapping[str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 from jobspec.errors import Problem
 from jobspec.model import Host, Job, ShadowNode, SwitchSpec
 from jobspec.rdma_checks import queue_pair_collisions, queue_pairs
-from jobspec.trunks import known_only
+from jobspec.trunks import without_unknown
 from p4src.constants import FLOOD_GROUP, MAX_FLOWS
 
 Found = Iterator[tuple[str, str]]
@@ -19,7 +19,7 @@ Found = Iterator[tuple[str, str]]
 def problems_of(job: Job) -> list[Problem]:
     """Return all problems within one job, in the order of the file; empty if it is valid."""
     rules: tuple[Callable[[Job], Found], ...] = (
-        _switches, _dscp, _unique, _ports, _trunks, _something, _groups, _redundancy, _ranks, _flow_numbers,
+        _switches, _dscp, _unique, _ports, _trunks, _has_traffic, _groups, _redundancy, _ranks, _flow_numbers,
         _replica_ports, queue_pairs,
     )  # fmt: skip
     return [Problem(field, message) for rule in rules for field, message in rule(job)]
@@ -69,7 +69,7 @@ def _path(job: Job, index: int) -> str:
     return f"switches[{index}]"
 
 
-def _home(job: Job, end: Host | ShadowNode) -> SwitchSpec | None:
+def _switch_of(job: Job, end: Host | ShadowNode) -> SwitchSpec | None:
     """Return the switch of `end`, None if the file does not say."""
     if end.switch is None:
         return job.switches[0] if len(job.switches) == 1 else None
@@ -105,7 +105,7 @@ def _used_ports(job: Job) -> list[tuple[str, str]]:
     """Return (field, port) of hosts, shadows and trunks, each port with its switch if there are several."""
     found = []
     for field, end in _endpoints(job):
-        home = _home(job, end)
+        home = _switch_of(job, end)
         if home is not None:
             found.append((f"{field}.port", _port_text(job, home.name, end.port)))
     for t, trunk in enumerate(job.trunks):
@@ -119,7 +119,7 @@ def _port_text(job: Job, switch: str, port: int) -> str:
 
 def _ports(job: Job) -> Found:
     for field, end in _endpoints(job):
-        home = _home(job, end)
+        home = _switch_of(job, end)
         if home is not None:
             yield from _exists(home, f"{field}.port", end.port)
 
@@ -141,8 +141,8 @@ def _trunks(job: Job) -> Found:
                 yield f"{field}.between[{i}]", f"there is no switch {name!r}; expected one of {_names(set(switches))}"
         if set(trunk.between) <= set(switches):
             known.append(t)
-    graph = known_only(switches, [job.trunks[t].ends for t in known])
-    for closing in graph.loop_closers():
+    graph = without_unknown(switches, [job.trunks[t].ends for t in known])
+    for closing in graph.redundant_trunks():
         t = known[closing]
         one, other = job.trunks[t].between
         joined = "connects a switch to itself" if one == other else f"{one} and {other} are already connected"
@@ -152,7 +152,7 @@ def _trunks(job: Job) -> Found:
         yield _path(job, index), f"no trunk connects switch {name} to {graph.switches[0]}; add one under trunks"
 
 
-def _something(job: Job) -> Found:
+def _has_traffic(job: Job) -> Found:
     if not job.groups and not job.rdma:
         yield "groups", "is missing, so nothing is replicated; add it, or queue pairs under rdma"
 

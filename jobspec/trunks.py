@@ -28,7 +28,7 @@ class TrunkGraph:
                 found[far_port] = one
         return found
 
-    def loop_closers(self) -> list[int]:
+    def redundant_trunks(self) -> list[int]:
         """Return the trunks (by index) between switches that earlier trunks already connect.
 
         A flooded frame would loop forever.
@@ -63,11 +63,11 @@ class TrunkGraph:
         """
         ports = self.ports(switch)
         for port, neighbour in ports.items():
-            if target in self._beyond(neighbour, switch):
+            if target in self._reachable_without(neighbour, switch):
                 return port
         raise ValueError(f"no trunk leads from switch {switch} to {target}")
 
-    def _beyond(self, switch: str, without: str) -> set[str]:
+    def _reachable_without(self, switch: str, without: str) -> set[str]:
         """Return the switches reachable from `switch` without passing `without`."""
         found, waiting = {switch}, [switch]
         while waiting:
@@ -78,7 +78,7 @@ class TrunkGraph:
         return found
 
 
-def known_only(graph_switches: Iterable[str], trunks: Sequence[tuple[End, End]]) -> TrunkGraph:
+def without_unknown(graph_switches: Iterable[str], trunks: Sequence[tuple[End, End]]) -> TrunkGraph:
     """Return the graph without trunks to unknown switches."""
     names = tuple(dict.fromkeys(graph_switches))
     return TrunkGraph(names, tuple((a, b) for a, b in trunks if a[0] in names and b[0] in names))

@@ -131,7 +131,7 @@ class Kernel(Generic[P, R]):
 _state = _State()
 
 
-def worked_on(size: int) -> None:
+def count_input(size: int) -> None:
     """Count bytes of input; enough of them trigger loading the compiled kernels."""
     if _state.loader is None:
         _state.worked += size

@@ -6,7 +6,7 @@ import numpy as np
 
 from packets import reference
 from packets.batch import PacketBatch
-from packets.compiled import Kernel, worked_on
+from packets.compiled import Kernel, count_input
 from packets.headers import HEADER, Headers
 
 
@@ -29,5 +29,5 @@ def decode(batch: PacketBatch, *, verify: bool = True) -> Headers:
     """
     rows: Headers = np.zeros(len(batch), HEADER)
     decode_rows(batch.data, batch.starts, batch.lengths, batch.wire_lengths, batch.link_types, verify, rows)
-    worked_on(int(batch.lengths.sum(dtype=np.int64)))
+    count_input(int(batch.lengths.sum(dtype=np.int64)))
     return rows

@@ -170,7 +170,7 @@ def test_in_a_tree_every_switch_finds_the_way_to_every_other(parents: list[int])
     names = tuple(f"s{i}" for i in range(len(parents) + 1))
     edges = tuple(((names[p % (i + 1)], 10 + i), (names[i + 1], 99)) for i, p in enumerate(parents))
     graph = TrunkGraph(names, edges)
-    assert graph.loop_closers() == []
+    assert graph.redundant_trunks() == []
     assert graph.unreachable() == []
     for start in names:
         for goal in names:
@@ -180,7 +180,7 @@ def test_in_a_tree_every_switch_finds_the_way_to_every_other(parents: list[int])
                 assert at not in seen
                 seen.add(at)
     looped = TrunkGraph(names, (*edges, ((names[0], 500), (names[-1], 501))))
-    assert looped.loop_closers() == [len(edges)]
+    assert looped.redundant_trunks() == [len(edges)]
     apart = TrunkGraph((*names, "alone"), edges)
     assert apart.unreachable() == ["alone"]
     with pytest.raises(ValueError, match=f"no trunk leads from switch {names[0]} to alone"):

@@ -12,6 +12,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
+import numpy as np
+from numpy.typing import NDArray
+
 from jobspec.dtypes import DType
 from jobspec.frame import HEADER_BYTES
 from jobspec.layout import Layout
@@ -236,6 +239,22 @@ class FlowSchedule:
             stop = min(frame.end, offset + end - position)
             yield Piece(step, frame, offset - frame.start, stop - frame.start)
             position += stop - offset
+
+    def steps_at(self, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the step that each of some positions, at least 0, is in.
+
+        Raises:
+            ValueError: this flow carries no bytes under its layouts.
+        """
+        eras = [era for era in self._eras if era.plan.length]
+        if not eras:
+            raise ValueError("this flow carries no bytes under its layout")
+        bases = np.array([era.base for era in eras], np.int64)
+        found = np.maximum(np.searchsorted(bases, positions, "right") - 1, 0)
+        first = np.array([era.first_step for era in eras], np.int64)
+        length = np.array([era.plan.length for era in eras], np.int64)
+        steps: NDArray[np.int64] = first[found] + (positions - bases[found]) // length[found]
+        return steps
 
     def frame_range(self, step: int, frame: FrameSlot) -> tuple[int, int]:
         """Return the stream range [start, end) of a frame of `step`: the inverse of `locate`."""

@@ -15,16 +15,16 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from jobspec.frame import HEADER_BYTES
 from jobspec.layout import Layout
-from jobspec.model import Flow
 from jobspec.schedule import FlowSchedule, FrameSlot
 from packets.compiled import Kernel
 from placement.connections import Connections
 from placement.discard import Discard
 from placement.frames import Frame
-from placement.plan import SlotPlan, plan_slots
+from placement.plan import Flow, SlotPlan, plan_slots
 from placement.segments import Replica, Segments
-from placement.slots import SlotMemory, State, StepSlot
+from placement.slots import SlotMemory, State, StepSlot, Tally
 from placement.stop import Count, Stop
 from placement.unwrap import unwrap
 from placement.variants import SideBuffer
@@ -34,6 +34,8 @@ _COVERED = 1024
 """Frames that a kernel leaves to be verified at a time."""
 _NEVER = 1 << 62
 """A position, or step, that is not reached."""
+_WRAPPED, _WHOLE = 1 << 32, 1 << 62
+"""Modulus of sequence numbers: those of TCP, and those of segments whose position is known."""
 _COUNTED = {
     Count.UNKNOWN_CONNECTION: Discard.UNKNOWN_CONNECTION,
     Count.BAD_POSITION: Discard.BAD_POSITION,
@@ -53,7 +55,8 @@ def _example() -> tuple[object, ...]:
     segments = np.frombuffer(b"", np.uint8), none, none, none, none, flags[0, :0]
     connections, bounds = (none,) * 4, (none, none, 0, 0, 0)
     copies = (*(none,) * 7, flags[0, :0], none, none)
-    return 0, *segments, *connections, *bounds, *copies, memory, some, some, memory, flags, some, none, some
+    options = (_WRAPPED, False)
+    return 0, *segments, *connections, *bounds, *copies, memory, some, some, memory, flags, some, none, some, *options
 
 
 _kernel = Kernel(_leave, "placement.kernel:place_segments", _example)
@@ -151,8 +154,13 @@ class Assembler:
         epoch: int,
         first_step: int,
         window: int,
+        offline: bool = False,
     ) -> None:
         """Collect steps from `first_step` on, at most `window` (at least 2) of them at a time.
+
+        With `offline`, for captures: sequence numbers are stream positions plus 1, whatever their size; bytes of frames
+        that are not expected are counted (`Tally.UNEXPECTED`) and no cause to discard; and every byte is compared with
+        what is there already, of verified frames too (`StepSlot.conflicts`).
 
         Raises:
             MemoryError: the buffers cannot be allocated.
@@ -172,16 +180,21 @@ class Assembler:
         self.overrun: tuple[int, int] | None = None
         """Oldest and newest step of which bytes were dropped because they lie beyond the window."""
         self._ids = (job, group, epoch)
+        self._offline = offline
+        self._modulus = _WHOLE if offline else _WRAPPED
         self._side = SideBuffer()
         self._differing = 0  # of `SideBuffer.differing`: what was counted as discarded
         self._connections = Connections(list(plan.flows))
         self._recent: dict[int, _Recent] = {}
         self._counts = np.zeros(len(Count), np.int64)
         self._covered = np.zeros((_COVERED, 3), np.int64)
-        self._memories = [_Era(SlotMemory(plan, first_step, window, self._side), self._schedules)]
+        self._memories = [_Era(self._slots(plan, first_step), self._schedules)]
         self._in_use = self._memories[0]
         for step in range(first_step, first_step + window):
             self._reset(step)
+
+    def _slots(self, plan: SlotPlan, first_step: int) -> SlotMemory:
+        return SlotMemory(plan, first_step, self.window, self._side, keep_conflicts=self._offline)
 
     def plan_at(self, step: int) -> SlotPlan:
         """Return the memory layout of the slot of `step`."""
@@ -206,7 +219,7 @@ class Assembler:
             MemoryError: the buffers cannot be allocated; nothing has changed then.
         """
         plan = plan_slots(layout, self._flows)
-        slots = SlotMemory(plan, step, self.window, self._side)
+        slots = self._slots(plan, step)
         for known in range(max(step, self.next_step), self.next_step + self.window):
             self.slot(known).forget()
         self._plans.append((step, plan))
@@ -247,6 +260,10 @@ class Assembler:
         """Return the source port of the flow's connection, None when it has none yet."""
         return self._connections.port_of(flow_id)
 
+    def reference(self, flow_id: int, source_port: int) -> int:
+        """Return the position up to which frames of an open connection arrived whole and are verified."""
+        return self._connections.reference(self._connections.find(flow_id, source_port))
+
     def slot(self, step: int) -> StepSlot:
         """Return the slot of a step of the window."""
         return self._era(step).slots.slots[step % self.window]
@@ -275,7 +292,7 @@ class Assembler:
             at, stop, covered = _kernel(
                 at, segments.data, segments.starts, segments.lengths, segments.sequences, connections,
                 segments.damaged, *self._connections.arrays, *era.bounds, self.next_step, *era.arrays,
-                self._counts, self._covered,
+                self._counts, self._covered, self._modulus, self._offline,
             )  # fmt: skip
             if self._counts.any():
                 self.discarded.update({_COUNTED[Count(i)]: n for i, n in enumerate(self._counts.tolist()) if n})
@@ -330,7 +347,7 @@ class Assembler:
         length = len(replica.payload)
         if not length:
             return False
-        start = unwrap(replica.sequence, self._connections.reference(connection))
+        start = self._position(connection, replica.sequence)
         if start < 0:
             self.discarded[Discard.BAD_POSITION] += 1
             return False
@@ -342,6 +359,9 @@ class Assembler:
         if placed < length:
             self.discarded.update(self._why_not(slot.plan.table.slots[recent.copy][1]))
         return before > 0 and slot.complete
+
+    def _position(self, connection: int, sequence: int) -> int:
+        return unwrap(sequence, self._connections.reference(connection), self._modulus)
 
     def _place_pieces(self, connection: int, start: int, replica: Replica, now: float) -> bool:
         flow_id, payload = replica.flow_id, replica.payload
@@ -355,7 +375,10 @@ class Assembler:
             data = payload[position - start : position - start + piece.end - piece.start]
             position += len(data)
             ordinal = self.plan_at(piece.step).flows[flow_id].ordinal.get(piece.frame.index)
-            if ordinal is None:
+            if ordinal is None and self._offline:
+                if self.next_step <= piece.step < self.next_step + self.window:
+                    self.slot(piece.step).count(len(data), Tally.UNEXPECTED)
+            elif ordinal is None:
                 causes.add(Discard.MISPLACED)
             elif piece.step < self.next_step:
                 causes.add(_not_needed(piece.frame))
@@ -377,7 +400,9 @@ class Assembler:
 
     def _fill(self, connection: int, slot: StepSlot, copy: int, start: int, data: memoryview, now: float) -> int:
         number, index = slot.plan.table.place[copy]
-        if slot.state(number) == State.VERIFIED and len(slot.plan.table.copies[number]) == 1:
+        slot.count(len(data), Tally.WIRE)
+        slot.count(max(0, start + len(data) - max(start, HEADER_BYTES)), Tally.WIRE_PAYLOAD)
+        if not self._offline and slot.state(number) == State.VERIFIED and len(slot.plan.table.copies[number]) == 1:
             self._expect(connection, slot, copy)
             return 0
         frame = slot.own(number)
@@ -487,7 +512,7 @@ class Assembler:
         connection = self._connections.find(replica.flow_id, replica.source_port)
         if connection < 0 or not self._carries_bytes(replica.flow_id):
             return
-        start = unwrap(replica.sequence, self._connections.reference(connection))
+        start = self._position(connection, replica.sequence)
         if start < 0:
             return
         step = next(iter(self._schedules[replica.flow_id].locate(start, start + 1))).step

@@ -12,7 +12,11 @@ from dataclasses import dataclass, fields
 from jobspec.frame import HEADER_BYTES, FrameError, FrameHeader, crc32c
 from jobspec.schedule import FrameSlot
 from placement.coverage import Coverage
-from placement.variants import SideBuffer, Variant, candidates, difference
+from placement.variants import Conflicts, SideBuffer, Variant, candidates, difference
+
+
+DISPUTE = "valid headers say different CRCs"
+"""What is wrong with a frame that is disputed."""
 
 
 @dataclass(frozen=True)
@@ -61,7 +65,7 @@ class FrameCopy:
     Positions are relative to the copy's first header byte.
     """
 
-    __slots__ = ("coverage", "flow_id", "frame", "header", "index", "slot")
+    __slots__ = ("coverage", "flow_id", "frame", "header", "index", "other", "slot")
 
     def __init__(self, index: int, flow_id: int, slot: FrameSlot, header: memoryview) -> None:
         """Take what flow `flow_id` sends as frame `slot`; its header goes to the writable view `header`."""
@@ -75,6 +79,8 @@ class FrameCopy:
         """The header's bytes, as far as they arrived."""
         self.coverage = Coverage()
         """Which bytes arrived, header included."""
+        self.other: bytearray | None = None
+        """The header with the bytes of later copies that differ laid over it, None where none does."""
         self.frame: Frame
         """The frame; set by it."""
 
@@ -94,6 +100,8 @@ class FrameCopy:
         if frame.shared:
             return self._share(start, data)
         if frame.verified:
+            if frame.conflicts is not None:
+                self._compare(start, data)
             return 0
         placed = 0
         for low, high in self.coverage.fill(start, start + len(data)):
@@ -111,14 +119,38 @@ class FrameCopy:
         for low, high in self.coverage.fill(start, start + len(data)):
             fresh += high - low
             placed += self._take(low, data[low - start : high - start])
-        if fresh < len(data) and not self.frame.verified:
+        if fresh < len(data) and (not self.frame.verified or self.frame.conflicts is not None):
             self._compare(start, data)
         return placed
 
     def _compare(self, start: int, data: memoryview) -> None:
         skip = max(0, HEADER_BYTES - start)
+        if skip and self.frame.conflicts is not None:
+            self._compare_header(start, data[:skip], self.frame.conflicts)
         if skip < len(data):
             self.frame.compare(start + skip - HEADER_BYTES, data[skip:], self.index)
+
+    def _compare_header(self, start: int, data: memoryview, conflicts: Conflicts) -> None:
+        """Compare bytes of the header with those that are there; a right one takes the place of a wrong one."""
+        if self.header[start : start + len(data)] == data:
+            return
+        self.other = self.other or bytearray(self.header)
+        self.other[start : start + len(data)] = data
+        frame = self.frame
+        identity = frame.identities[self.flow_id]
+        told = told_crc(self.other, identity, self.slot)
+        if told is None:
+            conflicts.add(self.flow_id, self.slot, "its frame header differs from another copy's")
+        elif self.headed and (mine := self.told_crc(identity)) is not None:
+            if mine != told:
+                frame.disputed = True
+                conflicts.add(self.flow_id, self.slot, "its header says another CRC than a valid one of another copy")
+        else:
+            conflicts.add(self.flow_id, self.slot, "its frame header differs from another copy's")
+            self.header[:] = self.other
+            self.coverage.add(0, HEADER_BYTES)
+            self.other = None
+            frame.untried = True
 
     def _take(self, start: int, data: memoryview) -> int:
         placed = 0
@@ -148,9 +180,14 @@ class FrameCopy:
         The expected header is known in every field but the payload's CRC: comparing the 64 bytes checks the fields
         and the header's own CRC at once.
         """
-        found = bytes(self.header)
-        told = int.from_bytes(found[52:56], "big")
-        return told if identity.header(self.slot, told).pack() == found else None
+        return told_crc(self.header, identity, self.slot)
+
+
+def told_crc(header: memoryview | bytearray, identity: FrameIdentity, slot: FrameSlot) -> int | None:
+    """Return the payload CRC that the header of frame `slot` tells, None where any field is not as expected."""
+    found = bytes(header)
+    told = int.from_bytes(found[52:56], "big")
+    return told if identity.header(slot, told).pack() == found else None
 
 
 class Frame:
@@ -160,8 +197,9 @@ class Frame:
     header (right in every field) tells is that of the payload. Once `verified` is set no byte changes any more.
     """
 
-    __slots__ = ("_dropped", "_overflow", "_side", "_union", "_variants", "copies", "corrected", "overlaid", "payload",
-                 "problem", "shared", "size", "untried", "verified")  # fmt: skip
+    __slots__ = ("_dropped", "_overflow", "_side", "_union", "_variants", "conflicts", "copies", "corrected",
+                 "disputed", "identities", "overlaid", "payload", "problem", "shared", "size", "untried",
+                 "verified")  # fmt: skip
 
     def __init__(self, copies: Sequence[FrameCopy], payload: memoryview, side: SideBuffer, filled: int = 0) -> None:
         """Collect the payload of `copies` (the primary first) in the writable view `payload`, of exactly its length.
@@ -178,6 +216,12 @@ class Frame:
         """Bytes of one copy, header included."""
         self.verified = False
         """Whether all bytes are there and right."""
+        self.disputed = False
+        """Whether right headers were seen to tell different CRCs."""
+        self.conflicts: Conflicts | None = None
+        """Where copies that differ are noted; with it, verified frames are compared too."""
+        self.identities: Mapping[int, FrameIdentity] = {}
+        """What each flow's headers must say, where there is `conflicts`."""
         self.problem: str | None = None
         """What was wrong when the bytes were last complete, None when nothing was."""
         self.untried = False
@@ -198,21 +242,25 @@ class Frame:
         # Bytes that were counted as placed, and dropped later because they were wrong.
         self._dropped = 0
 
+    def audit(self, conflicts: Conflicts | None, identities: Mapping[int, FrameIdentity]) -> None:
+        """Note in `conflicts`, if any, the copies that differ; headers must be as `identities`, by flow id, say."""
+        self.conflicts, self.identities = conflicts, identities
+
     @property
     def primary(self) -> FrameCopy:
         """The copy of hop 0."""
         return self.copies[0]
 
-    def reset(self) -> None:
-        """Forget everything, for the next use of the memory."""
-        self.verified = self.untried = False
-        self.problem = None
-        self.overlaid = self.corrected = self._dropped = 0
-        self._forget()
+    def end(self) -> None:
+        """Give back what is kept besides the memory; the frame is not used any more."""
+        self._drop_variants()
+        for copy in self.copies:
+            del copy.frame  # a cycle would wait for the garbage collector
 
     def _forget(self) -> None:
         for copy in self.copies:
             copy.coverage.clear()
+            copy.other = None
         if self._union is not None:
             self._union.clear()
         self._drop_variants()
@@ -243,6 +291,9 @@ class Frame:
         if variant is None or variant in self._variants:
             return
         self._side.differing += 1
+        if self.conflicts is not None:
+            mine = self.copies[copy]
+            self.conflicts.add(mine.flow_id, mine.slot, "bytes differ from another copy")
         if self.verified:
             return
         if self._side.reserve(len(variant.data)):
@@ -315,6 +366,9 @@ class Frame:
                     wrong = copy
                     copy.coverage.remove(0, HEADER_BYTES)
                     self._dropped += 0 if copy.index else HEADER_BYTES
+        if self.in_dispute(identities):
+            self.problem = DISPUTE
+            return False
         computed = crc32c(self.payload)
         if computed in told or (told and self._overlay(told)):
             self.verified = True
@@ -329,6 +383,12 @@ class Frame:
             self._dropped += self.size - self._headless
             self._forget()
         return False
+
+    def in_dispute(self, identities: Mapping[int, FrameIdentity]) -> bool:
+        """Tell whether headers that are right in every field tell different CRCs: nobody knows which is right."""
+        told = {copy.told_crc(identities[copy.flow_id]) for copy in self.copies if copy.headed} - {None}
+        self.disputed = self.disputed or len(told) > 1
+        return self.disputed
 
     def _overlay(self, told: set[int]) -> bool:
         for choice in candidates(self._variants):

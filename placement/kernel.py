@@ -15,20 +15,21 @@ from packets.compiled import jit
 from placement.slots import State, Tally
 from placement.stop import Count, Stop
 
-_HALF = np.int64(1 << 31)
-_MASK = np.int64((1 << 32) - 1)
 _HEADER = np.int64(HEADER_BYTES)
 _PIECES = 64
 _COVERED_STATE, _VERIFIED, _OBJECT = int(State.COVERED), int(State.VERIFIED), int(State.OBJECT)
 _REMAINING, _COVERED, _RECEIVED = int(Tally.REMAINING), int(Tally.COVERED), int(Tally.RECEIVED)
+_WIRE, _WIRE_PAYLOAD, _UNEXPECTED = int(Tally.WIRE), int(Tally.WIRE_PAYLOAD), int(Tally.UNEXPECTED)
+_NONE = -1
 _END, _VERIFY, _OTHER = int(Stop.END), int(Stop.VERIFY), int(Stop.OTHER)
 _UNKNOWN, _BAD_POSITION = int(Count.UNKNOWN_CONNECTION), int(Count.BAD_POSITION)
 _DUPLICATE, _REDUNDANT = int(Count.DUPLICATE), int(Count.REDUNDANT)
 
 
 @jit
-def _unwrap(sequence, reference):
-    return reference + ((sequence - 1 - reference + _HALF) & _MASK) - _HALF
+def _unwrap(sequence, reference, modulus):
+    half = modulus >> 1
+    return reference + ((sequence - 1 - reference + half) & (modulus - 1)) - half
 
 
 # Loops over slices with one index and no early end are vectorised: twenty times as fast.
@@ -74,7 +75,7 @@ def place_segments(
     base, limit, first_step, last_step, next_step,
     first_copy, step_length, copy_start, copy_size, copy_following, copy_header, copy_frame, copy_redundant,
     frame_payload, frame_copies,
-    memory, prefix, filled, state, headed, tallies, counts, covered,
+    memory, prefix, filled, state, headed, tallies, counts, covered, modulus, offline,
 ):  # fmt: skip
     """See `placement.assembler`; returns the next segment, a `Stop`, and the rows of `covered` that were filled."""
     window = len(memory)
@@ -93,9 +94,9 @@ def place_segments(
         length = lengths[segment]
         if length == 0:
             continue
-        position = _unwrap(sequences[segment], reference[connection])
+        position = _unwrap(sequences[segment], reference[connection], modulus)
         # Frames that are to be verified would move the reference to `ahead`.
-        if _unwrap(sequences[segment], ahead[connection]) != position:
+        if _unwrap(sequences[segment], ahead[connection], modulus) != position:
             return segment, _VERIFY, found
         if position < 0:
             counts[_BAD_POSITION] += 1
@@ -115,10 +116,18 @@ def place_segments(
             offset = position - base[flow] - steps * step_length[flow]
             step = first_step + steps
             copy = _find(copy_start, low, high, hint[connection], offset)
-            if copy < low or offset >= copy_start[copy] + copy_size[copy]:
-                return segment, _OTHER, found
             if step >= next_step + window:
                 return segment, _VERIFY if found else _OTHER, found
+            if copy < low or offset >= copy_start[copy] + copy_size[copy]:
+                if not offline:
+                    return segment, _OTHER, found
+                stop = copy_start[copy + 1] if copy + 1 < high else step_length[flow]
+                size = min(rest, stop - offset)
+                copy_of[pieces], size_of[pieces], step_of[pieces] = _NONE, size, step
+                pieces += 1
+                rest -= size
+                position += size
+                continue
             if copy == high - 1 and step == last_step:
                 return segment, _OTHER, found
             inner = offset - copy_start[copy]
@@ -132,12 +141,17 @@ def place_segments(
                 if known == _COVERED_STATE:
                     return segment, _VERIFY, found
                 shared = frame_copies[frame] > 1
-                if known != _VERIFIED or shared:
+                if known != _VERIFIED or shared or offline:
                     there = prefix[row, copy]
                     if inner > there:
                         return segment, _OTHER, found
+                    if offline and inner < min(there, _HEADER) and not _same(
+                        memory[row], copy_header[copy] + inner,
+                        data, source + length - rest, min(there, _HEADER, inner + size) - inner,
+                    ):  # fmt: skip
+                        return segment, _OTHER, found
                     if known == _VERIFIED:
-                        begin, end = max(inner, there), inner + size
+                        begin, end = inner if offline else max(inner, there), inner + size
                     elif shared:
                         begin, end = inner, min(inner + size, filled[row, frame] + _HEADER)
                     else:
@@ -156,9 +170,16 @@ def place_segments(
         duplicate = redundant = over = False
         for piece in range(pieces):
             copy, inner, size, step = copy_of[piece], inner_of[piece], size_of[piece], step_of[piece]
+            if copy == _NONE:
+                if step >= next_step:
+                    tallies[step % window, _UNEXPECTED] += size
+                source += size
+                continue
             placed = 0
             if step >= next_step:
                 row = step % window
+                tallies[row, _WIRE] += size
+                tallies[row, _WIRE_PAYLOAD] += max(0, inner + size - max(inner, _HEADER))
                 frame = copy_frame[copy]
                 known = state[row, frame]
                 there = prefix[row, copy]

@@ -5,19 +5,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from jobspec.frame import HEADER_BYTES
 from jobspec.layout import Layout
-from jobspec.model import Flow
 from jobspec.ring import Phase
-from jobspec.schedule import FrameSlot, StepPlan, step_plan
+from jobspec.schedule import FlowShape, FrameSlot, StepPlan, step_plan
 
 ALIGNMENT = 64
 """Buckets begin on cache lines, which suits every element type."""
+
+
+class Flow(Protocol):
+    """A stream of frames, whose bytes are placed by their position: `jobspec.model.Flow` is one."""
+
+    @property
+    def id(self) -> int:
+        """Unique among those that are placed together."""
+
+    @property
+    def shape(self) -> FlowShape:
+        """Rank, channel, and how chunks are cut into frames."""
+
+    @property
+    def hops(self) -> tuple[int, ...]:
+        """Hops of the all-gather that are expected, rising, the first is 0."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +95,7 @@ class FrameTable:
         for hop in sorted({hop for flow in plan.flows.values() for hop in flow.flow.hops}):
             for copy, (flow_id, slot) in enumerate(self.slots):
                 if slot.hop == hop:
-                    key = slot.bucket, plan.flows[flow_id].flow.channel, slot.element_offset
+                    key = slot.bucket, plan.flows[flow_id].plan.shape.channel, slot.element_offset
                     shared.setdefault(key, []).append(copy)
         self.copies: list[tuple[int, ...]] = [tuple(copies) for copies in shared.values()]
         """Copies of a frame, the primary first."""

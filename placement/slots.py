@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from jobspec.frame import HEADER_BYTES, crc32c
 from placement.frames import Frame, FrameCopy, FrameIdentity
 from placement.plan import ALIGNMENT, SlotPlan, aligned_memory
-from placement.variants import SideBuffer
+from placement.variants import Conflicts, SideBuffer
 
 _STEP = slice(24, 32)
 """Of a frame header (`jobspec.frame`): the step."""
@@ -47,6 +47,12 @@ class Tally(IntEnum):
     """Frames that are to be verified."""
     RECEIVED = 2
     """Bytes placed."""
+    WIRE = 3
+    """Bytes of expected frames that came, headers and repeated ones included."""
+    WIRE_PAYLOAD = 4
+    """Those of them that are payload."""
+    UNEXPECTED = 5
+    """Bytes of other frames that came; see `Assembler`, `offline`."""
 
 
 class SlotMemory:
@@ -55,7 +61,9 @@ class SlotMemory:
     Memory: `window` times (gradient + 64 bytes for each copy of a frame + 8 for each copy and 10 for each frame).
     """
 
-    def __init__(self, plan: SlotPlan, first_step: int, window: int, side: SideBuffer) -> None:
+    def __init__(
+        self, plan: SlotPlan, first_step: int, window: int, side: SideBuffer, *, keep_conflicts: bool = False
+    ) -> None:
         """Allocate slots for `window` steps from `first_step` on; copies that differ are kept within `side`.
 
         Raises:
@@ -78,10 +86,10 @@ class SlotMemory:
         self.headed = np.zeros((window, frames), np.bool_)
         """[window, frames] Whether the whole header of some copy is there; as `prefix`."""
         self.tallies = np.zeros((window, len(Tally)), np.int64)
-        """[window, 3] By `Tally`."""
+        """[window, tallies] By `Tally`."""
         # The header of each copy, with zeros for the step and for both CRCs; made when it is first needed.
         self._headers: NDArray[np.uint8] | None = None
-        self.slots = [StepSlot(self, row, side) for row in range(window)]
+        self.slots = [StepSlot(self, row, side, Conflicts() if keep_conflicts else None) for row in range(window)]
         """By step modulo the window."""
 
     def prove(self, rows: Sequence[int], frames: Sequence[int]) -> list[bool]:
@@ -94,14 +102,14 @@ class SlotMemory:
             if self.prefix[row, copy] >= HEADER_BYTES
         ]
         told: list[set[bytes]] = [set() for _ in frames]
-        for (index, _, _), crc in zip(headed, self._told(headed), strict=True):
+        for (index, _, _), crc in zip(headed, self.told(headed), strict=True):
             told[index].add(crc)
         return [
             crcs == {crc32c(self.slots[row].memory[slice(*table.payloads[frame])]).to_bytes(4, "big")}
             for row, frame, crcs in zip(rows, frames, told, strict=True)
         ]
 
-    def _told(self, headed: Sequence[tuple[int, int, int]]) -> Iterator[bytes]:
+    def told(self, headed: Sequence[tuple[int, int, int]]) -> Iterator[bytes]:
         """Yield the payload CRC that the header of a (row, copy) tells, nothing where any field is not as expected.
 
         The expected header is known in every field but that CRC: comparing the 64 bytes checks all fields at once.
@@ -131,13 +139,13 @@ class SlotMemory:
         lacking = np.maximum(HEADER_BYTES - self.prefix[rows, primaries], 0)
         for row in set(rows):
             count = rows.count(row)
-            self.tallies[row] += (-count, -count, lacking[np.array(rows) == row].sum())
+            self.tallies[row, :3] += (-count, -count, lacking[np.array(rows) == row].sum())
 
 
 class StepSlot:
     """The gradient of one step while it is collected."""
 
-    def __init__(self, home: SlotMemory, row: int, side: SideBuffer) -> None:
+    def __init__(self, home: SlotMemory, row: int, side: SideBuffer, conflicts: Conflicts | None) -> None:
         """Use row `row` of `home`; `reset` says for which step."""
         self.plan = home.plan
         """Where everything lies."""
@@ -159,6 +167,8 @@ class StepSlot:
         """Replicas of this step that failed a checksum, by flow id."""
         self.dropped = 0
         """Replicas, of this step or of another one, that were dropped since it is collected: the node was too slow."""
+        self.conflicts = conflicts
+        """Copies that differ, where that is kept; see `Assembler`, `offline`."""
         self.objects: dict[int, Frame] = {}
         """Frames of which numbers do not say everything."""
         self._home = home
@@ -178,13 +188,15 @@ class StepSlot:
         self._tally[Tally.REMAINING] = self.plan.frames
         version = self.plan.layout.version
         for flow_id, plan in self.plan.flows.items():
-            flow = plan.flow
-            self.identities[flow_id] = FrameIdentity(job, group, epoch, flow.channel, flow.rank, step, version)
+            shape = plan.plan.shape
+            self.identities[flow_id] = FrameIdentity(job, group, epoch, shape.channel, shape.rank, step, version)
+        if self.conflicts is not None:
+            self.conflicts.clear()
 
     def forget(self) -> None:
         """Give back what the frames keep besides the slot's memory."""
         for frame in self.objects.values():
-            frame.reset()
+            frame.end()
         self.objects.clear()
 
     @property
@@ -207,9 +219,13 @@ class StepSlot:
         """Whether any byte of the step has arrived."""
         return self.received_bytes > 0
 
-    def count(self, placed: int) -> None:
-        """Note that `placed` bytes more are there."""
-        self._tally[Tally.RECEIVED] += placed
+    def count(self, placed: int, tally: Tally = Tally.RECEIVED) -> None:
+        """Note that `placed` bytes more are there, or what else a tally counts."""
+        self._tally[tally] += placed
+
+    def counted(self, tally: Tally) -> int:
+        """Return a tally."""
+        return int(self._tally[tally])
 
     def state(self, frame: int) -> int:
         """Return the `State` of a frame."""
@@ -254,6 +270,7 @@ class StepSlot:
             copies.append(made)
         start, end = table.payloads[number]
         frame = Frame(copies, self.memory[start:end], self._side, int(home.filled[self.row, number]))
+        frame.audit(self.conflicts, self.identities)
         frame.verified = self.state(number) == State.VERIFIED
         return frame
 
@@ -264,10 +281,28 @@ class StepSlot:
             return  # what is there of each copy is still of interest
         home, row = self._home, self.row
         [copy] = self.plan.table.copies[frame]
-        del self.objects[frame]
+        self.objects.pop(frame).end()
         start, end = self.plan.table.payloads[frame]
         home.filled[row, frame], home.prefix[row, copy] = end - start, HEADER_BYTES + end - start
         home.state[row, frame] = State.VERIFIED
+
+    def disputed(self) -> list[int]:
+        """Return the frames of which whole, right headers tell different CRCs: nobody knows which is right."""
+        table, home, row = self.plan.table, self._home, self.row
+        headed = [
+            (frame, row, copy)
+            for frame, copies in enumerate(table.copies)
+            if len(copies) > 1 and frame not in self.objects
+            for copy in copies
+            if home.prefix[row, copy] >= HEADER_BYTES
+        ]
+        told: dict[int, set[bytes]] = {}
+        if headed:
+            for (frame, _, _), crc in zip(headed, home.told(headed), strict=True):
+                told.setdefault(frame, set()).update((crc,) if crc else ())
+        found = {frame for frame, crcs in told.items() if len(crcs) > 1}
+        objects = {number for number, frame in self.objects.items() if frame.in_dispute(self.identities)}
+        return sorted(found | objects)
 
     def gradient(self) -> bytes:
         """Return a copy of the reduced gradient: buckets in layout order, without the padding between them."""

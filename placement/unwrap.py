@@ -8,10 +8,9 @@ so the number alone does not identify a byte; together with a position that is k
 from __future__ import annotations
 
 _MODULUS = 1 << 32
-_HALF = 1 << 31
 
 
-def unwrap(sequence: int, reference: int) -> int:
+def unwrap(sequence: int, reference: int, modulus: int = _MODULUS) -> int:
     """Return the stream position of the byte numbered `sequence` that is nearest to position `reference`.
 
     The answer is exact while the true position is less than 2^31 bytes away from the reference, in either
@@ -21,6 +20,8 @@ def unwrap(sequence: int, reference: int) -> int:
     Args:
         sequence: TCP sequence number of a payload byte of a replica, 0..2^32-1.
         reference: a position of the same connection, at least 0.
+        modulus: of sequence numbers, a power of two; half of it is how far away the true position may be.
     """
-    delta = (sequence - 1 - reference + _HALF) % _MODULUS - _HALF
+    half = modulus >> 1
+    delta = (sequence - 1 - reference + half) % modulus - half
     return reference + delta

@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
+from jobspec.schedule import FrameSlot
+
 SIDE_BUFFER_BYTES = 1 << 20
 """Most bytes of differing copies that one epoch of a group keeps."""
 _ALL_COMBINATIONS = 4
@@ -46,6 +48,30 @@ class SideBuffer:
     def release(self, variants: Sequence[Variant]) -> None:
         """Give back what `variants` took."""
         self.held -= sum(len(variant.data) for variant in variants)
+
+
+class Conflicts:
+    """Copies of a step's frames that differ from what is there: how many, and the first ones in words."""
+
+    KEPT = 8
+
+    def __init__(self) -> None:
+        """Begin with none."""
+        self.count = 0
+        """How many there were."""
+        self.first: list[tuple[int, FrameSlot, str]] = []
+        """Flow, frame, and what differs."""
+
+    def add(self, flow_id: int, slot: FrameSlot, text: str) -> None:
+        """Note one."""
+        self.count += 1
+        if len(self.first) < self.KEPT:
+            self.first.append((flow_id, slot, text))
+
+    def clear(self) -> None:
+        """Forget all."""
+        self.count = 0
+        self.first.clear()
 
 
 def difference(copy: int, start: int, there: memoryview, data: memoryview) -> Variant | None:

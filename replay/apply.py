@@ -27,8 +27,8 @@ from jobspec.recovery_point import (
 from jobspec.sidechannel import side_channel_pb2 as pb
 from jobspec.sidechannel.log import SideChannelLogError
 from placement.segments import Replica
-from replay.cells import StepGradient
 from replay.errors import ReplayError
+from replay.gradient import StepGradient
 from replay.plan import EpochPlan, PlannedFlow
 from replay.records import Records
 from replay.results import StepResult
@@ -231,7 +231,6 @@ class Applier:
         told = self._records.epoch(self._group, plan.epoch)
         ports = told.ports if told is not None else {}
         for flow in plan.flows.values():
-            assert flow.id is not None  # there is a job
             port = _port(flow, ports)
             base = flow.schedule.step_start(gradient.step) - flow.schedule.step_start(self._first)
             identity = plan.identity(flow, gradient.step)
@@ -281,7 +280,7 @@ class Applier:
 
 def _port(flow: PlannedFlow, ports: Mapping[int, int]) -> int:
     """Return the source port that the flow was announced with; any will do where it was not."""
-    return ports.get(flow.id or 0, 1)
+    return ports.get(flow.id, 1)
 
 
 def _objects(record: pb.StepRecord) -> dict[str, object]:

@@ -4,12 +4,19 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
+
+import numpy as np
+from numpy.typing import NDArray
 
 from jobspec.frame import HEADER_BYTES
-from jobspec.ring import Phase
 from jobspec.schedule import FrameSlot, Piece
+from placement.assembler import Assembler
+from placement.frames import told_crc
+from placement.segments import Replica, Segments
+from placement.slots import Tally
 from placement.unwrap import unwrap
-from replay.cells import CellMap, StepGradient, check_header
+from replay.gradient import StepGradient
 from replay.plan import Binding, EpochPlan, PlannedFlow
 
 WINDOW = 4
@@ -17,6 +24,8 @@ WINDOW = 4
 _PENDING = 512
 """Segments beyond the window that wait for a frame header which confirms that the streams have got so far."""
 _MODULUS = 1 << 32
+NEAR = 1 << 30
+"""Segments so far from a confirmed position are looked at one by one: their headers may confirm a newer one."""
 
 
 class StreamPosition:
@@ -30,13 +39,15 @@ class StreamPosition:
         """Its flow."""
         self.original = binding.seen.original and base is None
         """Whether it is traffic between ranks."""
-        self._base = binding.base if base is None else base
-        self._reference = binding.reference
+        self.base = binding.base if base is None else base
+        """TCP sequence number of position 0, mod 2^32."""
+        self.reference = binding.reference
+        """A confirmed position, near which others are."""
         self._recent: tuple[int, int, int, FrameSlot] | None = None
 
     def position(self, seq: int) -> int:
         """Return the stream position of the byte with sequence number `seq`; negative before the stream's begin."""
-        return unwrap((seq - self._base + 1) % _MODULUS, self._reference)
+        return unwrap((seq - self.base + 1) % _MODULUS, self.reference)
 
     def locate(self, start: int, end: int) -> Sequence[Piece]:
         """Return what stream bytes [start, end) are; within the last frame, as is usual, without a search."""
@@ -49,7 +60,11 @@ class StreamPosition:
         self._recent = begin, begin + last.frame.end - last.frame.start, last.step, last.frame
         return pieces
 
-    def confirmed(self, step: int, piece: Piece) -> None:
+    def confirm(self, position: int) -> None:
+        """Note that bytes up to `position` were where they must be."""
+        self.reference = max(self.reference, position)
+
+    def confirm_frame(self, step: int, piece: Piece) -> None:
         """Note that a valid header of a frame was where it must be: later positions are near the next frame's.
 
         Of replicas the next frame is the next of hop 0: the hops between two of them may fill more than 2^31 bytes.
@@ -61,13 +76,43 @@ class StreamPosition:
             if following is None:
                 step, following = step + 1, next(iter(flow.at(step + 1).primary), None)
             end = flow.schedule.frame_range(step, following)[0] if following is not None else end
-        self._reference = max(self._reference, end)
+        self.confirm(end)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Segments with payload of known streams, in the order of the capture; n is their number."""
+
+    data: NDArray[np.uint8]
+    """Memory that the payloads lie in."""
+    streams: Sequence[StreamPosition]
+    """The streams."""
+    starts: NDArray[np.int64]
+    """[n] First payload byte in `data`."""
+    lengths: NDArray[np.int64]
+    """[n] Payload bytes, at least 1."""
+    stream: NDArray[np.int64]
+    """[n] Index into `streams`."""
+    positions: NDArray[np.int64]
+    """[n] Stream position of the first byte."""
+    first_steps: NDArray[np.int64]
+    """[n] Step of the first byte."""
+    last_steps: NDArray[np.int64]
+    """[n] Step of the last byte."""
+
+    def __len__(self) -> int:
+        """Return the number of segments."""
+        return len(self.starts)
+
+    def part(self, which: slice | NDArray[np.bool_]) -> Run:
+        """Return some of them."""
+        return Run(self.data, self.streams, *(getattr(self, field.name)[which] for field in fields(self)[2:]))
 
 
 class Collector:
     """The steps of one epoch.
 
-    Memory: `WINDOW` gradients with some hundred bytes for each frame, and `_PENDING` segments.
+    Memory: that of an `Assembler` for `WINDOW` steps, and `_PENDING` segments.
     """
 
     def __init__(
@@ -84,26 +129,72 @@ class Collector:
         """What is expected."""
         self.discarded: Counter[str] = Counter()
         """Segments with bytes that were not placed, by cause."""
-        self._cells = CellMap(plan, plan.layout_at(plan.first_step))
-        self._slots = [StepGradient(self._cells, plan) for _ in range(WINDOW)]
-        self._next = plan.first_step
+        self._assembler = Assembler(
+            layout=plan.layout_at(plan.first_step), flows=list(plan.flows.values()), job=plan.job,
+            group=plan.group_id, epoch=plan.epoch, first_step=plan.first_step, window=WINDOW, offline=True,
+        )  # fmt: skip
+        self._layouts = deque((since, layout) for since, layout in plan.layouts if since > plan.first_step)
+        self._numbers: dict[StreamPosition, int] = {}
         self._pending: deque[tuple[StreamPosition, int, memoryview]] = deque()
         self._on_step = on_step
         self._on_absent = on_absent
-        for step in range(self._next, self._next + WINDOW):
-            self._reset(step)
+        self._change_layouts()
 
-    def _reset(self, step: int) -> None:
-        """Use the slot of `step` for it, with memory for its layout."""
-        layout = self.plan.layout_at(step)
-        if layout != self._cells.layout:
-            self._cells = CellMap(self.plan, layout)
-        if self._slot(step).map is not self._cells:
-            self._slots[step % WINDOW] = StepGradient(self._cells, self.plan)
-        self._slot(step).reset(step)
+    @property
+    def _next(self) -> int:
+        return self._assembler.next_step
 
-    def _slot(self, step: int) -> StepGradient:
-        return self._slots[step % WINDOW]
+    @property
+    def _end(self) -> int:
+        """The first step beyond the window."""
+        return self._assembler.next_step + WINDOW
+
+    def _connection(self, stream: StreamPosition) -> int:
+        number = self._numbers.get(stream)
+        if number is None:
+            number = self._numbers[stream] = len(self._numbers) % (1 << 16)
+            self._assembler.open(stream.flow.id, number)
+        return number
+
+    # ---- many segments ----
+
+    def place_run(self, run: Run) -> None:
+        """Take segments of this epoch's streams."""
+        at = 0
+        while at < len(run):
+            beyond = run.last_steps[at:] >= self._end
+            stop = at + int(beyond.argmax()) if beyond.any() else len(run)
+            self._place_within(run.part(slice(at, stop)))
+            if stop < len(run):
+                start = int(run.starts[stop])
+                payload = run.data.data[start : start + int(run.lengths[stop])]
+                self.place(run.streams[run.stream[stop]], int(run.positions[stop]), payload)
+            at = stop + 1
+
+    def _place_within(self, run: Run) -> None:
+        late = run.last_steps < self._next
+        if late.any():
+            self.discarded["late"] += int(late.sum())
+            run = run.part(~late)
+        if not len(run):
+            return
+        flows = np.array([stream.flow.id for stream in run.streams], np.int64)[run.stream]
+        used = np.unique(run.stream)
+        numbers = np.zeros(len(run.streams), np.int64)
+        for index in used.tolist():
+            numbers[index] = self._connection(run.streams[index])
+        segments = Segments(
+            run.data, run.starts, run.lengths, run.positions + 1, flows, numbers[run.stream],
+            np.zeros(len(run), np.bool_),
+        )  # fmt: skip
+        at = 0
+        while at < len(segments):
+            at, _ = self._assembler.place_segments(segments, at, 0.0)
+        for index in used.tolist():
+            stream = run.streams[index]
+            stream.confirm(self._assembler.reference(stream.flow.id, self._connection(stream)))
+
+    # ---- one segment ----
 
     def place(self, stream: StreamPosition, start: int, payload: memoryview) -> None:
         """Take the bytes of a stream from position `start` on."""
@@ -113,72 +204,78 @@ class Collector:
             data = payload[position - start : position - start + size]
             if piece.step < self._next:
                 self.discarded["late"] += 1
-            elif piece.step < self._next + WINDOW:
-                self._take(stream, piece, data)
+            elif piece.step < self._end:
+                self._take(stream, piece, position, data)
             elif self._confirms(stream, piece, data):
                 self._advance(piece.step)
-                self._take(stream, piece, data)
+                self._take(stream, piece, position, data)
                 self._place_pending()
             else:
                 if len(self._pending) >= _PENDING:
                     self._pending.popleft()
                     self.discarded["beyond_window"] += 1
-                self._pending.append((stream, position, data))
+                self._pending.append((stream, position, memoryview(bytes(data))))
             position += size
 
-    def _take(self, stream: StreamPosition, piece: Piece, data: memoryview) -> None:
-        frame = piece.frame
-        if frame.phase is Phase.ALL_GATHER:
-            if self._slot(piece.step).take(stream.flow, frame, piece.start, data):
-                stream.confirmed(piece.step, piece)
-        else:
-            self._slot(piece.step).unreduced_bytes += len(data)
-            self._confirms(stream, piece, data)
+    def _take(self, stream: StreamPosition, piece: Piece, position: int, data: memoryview) -> None:
+        replica = Replica(stream.flow.id, self._connection(stream), position + 1, data)
+        self._assembler.place(replica, 0.0)
+        self._confirms(stream, piece, data)
 
     def _confirms(self, stream: StreamPosition, piece: Piece, data: memoryview) -> bool:
         """Tell whether the bytes begin with the very frame header that must be there."""
         if piece.start or len(data) < HEADER_BYTES:
             return False
-        header = check_header(bytes(data[:HEADER_BYTES]), self.plan, stream.flow, piece.frame, piece.step)
-        if isinstance(header, str):
+        identity = self.plan.identity(stream.flow, piece.step)
+        if told_crc(data[:HEADER_BYTES], identity, piece.frame) is None:
             return False
-        stream.confirmed(piece.step, piece)
+        stream.confirm_frame(piece.step, piece)
         return True
+
+    # ---- the window ----
 
     def _advance(self, step: int) -> None:
         """Let `step` be within the window."""
         for _ in range(WINDOW):
-            if step < self._next + WINDOW:
+            if step < self._end:
                 return
             self._close_oldest()
-        if step >= self._next + WINDOW:
+        if step >= self._end:
             # Streams can be torn for long; nothing is to be done for each of those steps.
-            first, self._next = self._next, step - WINDOW + 1
+            first = self._next
+            self._assembler.skip_to(step - WINDOW + 1)
+            self._change_layouts()
             self._on_absent(first, self._next - 1)
-            for kept in range(self._next, self._next + WINDOW):
-                self._reset(kept)
+
+    def _change_layouts(self) -> None:
+        while self._layouts and self._layouts[0][0] < self._end:
+            self._assembler.change(*self._layouts.popleft())
 
     def _place_pending(self) -> None:
         waiting, self._pending = self._pending, deque()
         for stream, start, data in waiting:
             self.place(stream, start, data)
 
+    def _touched(self, step: int) -> bool:
+        slot = self._assembler.slot(step)
+        return bool(slot.counted(Tally.WIRE) or slot.counted(Tally.UNEXPECTED))
+
     def _close_oldest(self) -> None:
-        gradient = self._slot(self._next)
-        if gradient.touched:
-            self._on_step(gradient)
+        step = self._next
+        if self._touched(step):
+            slot = self._assembler.slot(step)
+            self._on_step(StepGradient(self.plan, slot, frozenset(slot.disputed())))
         else:
-            self._on_absent(self._next, self._next)
-        self._reset(self._next + WINDOW)
-        self._next += 1
+            self._on_absent(step, step)
+        self._assembler.release()
+        self._change_layouts()
 
     def finish(self) -> None:
         """Hand out all steps that were begun: nothing more comes."""
         self.discarded["beyond_window"] += len(self._pending)
         self._pending.clear()
-        begun = [step for step in range(self._next, self._next + WINDOW) if self._slot(step).touched]
+        begun = [step for step in range(self._next, self._end) if self._touched(step)]
         while begun and self._next <= begun[-1]:
             self._close_oldest()
         if self._next <= self.plan.last_step:
             self._on_absent(self._next, self.plan.last_step)
-            self._next = self.plan.last_step + 1

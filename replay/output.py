@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from jobspec.dtypes import DType
 from jobspec.private_files import make_private_folder, private, write_private
-from replay.cells import StepGradient
 from replay.errors import ReplayError
+from replay.gradient import StepGradient
 from replay.results import StepResult
 
 _NUMPY = {DType.FLOAT32: "<f4", DType.FLOAT16: "<f2", DType.FLOAT64: "<f8", DType.BFLOAT16: "<u2"}
@@ -40,7 +40,7 @@ class GradientFiles:
         """
         epoch = f"epoch-{result.epoch:04d}"
         folder = self._folder / "gradients" / result.group / epoch / f"step-{result.step:08d}"
-        layout = gradient.map.layout
+        layout = gradient.layout
         about = {
             "group": result.group,
             "epoch": result.epoch,

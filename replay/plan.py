@@ -52,16 +52,39 @@ class FlowFrames:
 class PlannedFlow:
     """One flow of an epoch."""
 
-    rank: int
-    """Sending rank."""
-    channel: int
-    """Channel."""
-    id: int | None
-    """Flow id, None without a job."""
+    id: int
+    """Flow id of the job; without a job a number among the flows of the epoch."""
+    in_job: bool
+    """Whether there is a job that knows it."""
     schedule: FlowSchedule
     """Position arithmetic."""
     eras: tuple[tuple[int, FlowFrames], ...]
     """Frames by the first step that they are in force, rising."""
+
+    @property
+    def shape(self) -> FlowShape:
+        """Rank, channel, and how chunks are cut into frames."""
+        return self.schedule.shape
+
+    @property
+    def rank(self) -> int:
+        """Sending rank."""
+        return self.shape.rank
+
+    @property
+    def channel(self) -> int:
+        """Channel."""
+        return self.shape.channel
+
+    @property
+    def hops(self) -> tuple[int, ...]:
+        """Hops of the all-gather: a capture may have any of them."""
+        return tuple(range(self.shape.ring_size - 1))
+
+    @property
+    def job_id(self) -> int | None:
+        """Flow id of the job, None without one."""
+        return self.id if self.in_job else None
 
     def at(self, step: int) -> FlowFrames:
         """Return the frames of `step`, at least the epoch's first."""
@@ -76,7 +99,7 @@ class PlannedFlow:
     def label(self) -> str:
         """How text names the flow."""
         who = f"rank {self.rank}" + (f" channel {self.channel}" if self.schedule.shape.channels > 1 else "")
-        return who if self.id is None else f"flow {self.id} ({who})"
+        return f"flow {self.id} ({who})" if self.in_job else who
 
     def position_of(self, header: FrameHeader) -> int | None:
         """Return the stream position of the frame that `header` begins, None where no frame has such a header."""
@@ -115,6 +138,11 @@ class EpochPlan:
     def layout_at(self, step: int) -> Layout:
         """Return the layout of `step`, at least the epoch's first."""
         return next(layout for since, layout in reversed(self.layouts) if since <= step)
+
+    @property
+    def by_id(self) -> dict[int, PlannedFlow]:
+        """Flows by id."""
+        return {flow.id: flow for flow in self.flows.values()}
 
     def identity(self, flow: PlannedFlow, step: int) -> FrameIdentity:
         """Return what the headers of a flow's frames must say in a step."""
@@ -202,14 +230,11 @@ def _plan(
         for rank in range(shape.ring_size):
             flow = ours.get((channel, rank))
             mine = FlowShape(shape.ring_size, rank, shape.channels, channel, frame_payload=shape.frame_payload)
-            plan.flows[channel, rank] = _flow(mine, layouts, first, flow.id if flow is not None else None)
+            number = flow.id if flow is not None else channel * shape.ring_size + rank
+            schedule = FlowSchedule(mine, layouts, first)
+            eras = tuple((since, FlowFrames.of(step_plan(mine, layout))) for since, layout in layouts)
+            plan.flows[channel, rank] = PlannedFlow(number, flow is not None, schedule, eras)
     return plan
-
-
-def _flow(shape: FlowShape, layouts: Sequence[tuple[int, Layout]], first_step: int, number: int | None) -> PlannedFlow:
-    schedule = FlowSchedule(shape, layouts, first_step)
-    eras = tuple((since, FlowFrames.of(step_plan(shape, layout))) for since, layout in layouts)
-    return PlannedFlow(shape.rank, shape.channel, number, schedule, eras)
 
 
 def _shape(census: Census, flows: Sequence[Flow]) -> FlowShape:

@@ -8,6 +8,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+
 from capture.errors import CaptureError
 from capture.reader import CaptureReader, open_capture
 from jobspec.model import Job
@@ -18,16 +20,15 @@ from packets.frame import parse_frame
 from packets.names import unread_link
 from packets.template import PacketError
 from replay.apply import Applier, Checkpoint
-from replay.cells import StepGradient
-from replay.collector import Collector, StreamPosition
+from replay.collector import Collector, Run, StreamPosition
 from replay.errors import ReplayError
-from replay.holes import Carrier, step_result
+from replay.gradient import Carrier, StepGradient, step_result
 from replay.output import GradientFiles
 from replay.plan import Binding, EpochPlan, bind, plan_epochs, prove_layouts
 from replay.records import Records
 from replay.results import AbsentSteps, ReplayReport, StreamResult
 from replay.segments import dotted, look
-from replay.source import Item, Source, merged
+from replay.source import Source, merged
 from replay.survey import EpochKey, SeenStream, Survey
 from replay.switch import SwitchProgram
 from shadow_rx.store.opening import open_for_reading, storage_of
@@ -35,8 +36,6 @@ from shadow_rx.store.writer import RecoveryStore
 
 Progress = Callable[[str, int, int | None], None]
 """Called as progress(what is done, bytes read, bytes in all or None)."""
-_TICK = 512
-"""Packets from one call of the progress function to the next."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +158,7 @@ class _Replay:
                     sync = GapReason.UNKNOWN_ISN
                     problem = f"{sync}: its SYN was not captured, so the switch program does not replicate it"
                 result = StreamResult(
-                    file, *ends, kind, seen.payload_bytes, sync, epoch.group, epoch.epoch, flow.id, flow.rank,
+                    file, *ends, kind, seen.payload_bytes, sync, epoch.group, epoch.epoch, flow.job_id, flow.rank,
                     flow.channel, problem,
                 )  # fmt: skip
                 if problem is None:
@@ -191,21 +190,17 @@ class _Replay:
                 switch = stack.enter_context(SwitchProgram(self._options.job))
             readers = [stack.enter_context(_open(path)) for path in self._captures]
             sources = [
-                Source(str(path), look(reader.batches(), verify=True), found)
+                Source(str(path), reader, found, singly=switch is not None)
                 for path, reader, found in zip(self._captures, readers, bindings, strict=True)
             ]
-            total = _sizes(self._captures)
-            count = 0
-
-            def tick() -> None:
-                nonlocal count
-                if count % _TICK == 0:
-                    self._progress("placing bytes", sum(reader.bytes_read for reader in readers), total)
-                count += 1
-
+            total, read = _sizes(self._captures), -1
             replicas = _Replicas(self._options.job, bindings) if switch is not None else None
-            for item in merged(sources, tick):
-                if switch is not None and replicas is not None and item.seen is not None:
+            for item in merged(sources):
+                if read != (read := sum(reader.bytes_read for reader in readers)):
+                    self._progress("placing bytes", read, total)
+                if item.run is not None:
+                    self._place_run(item.run)
+                elif switch is not None and replicas is not None and item.seen is not None:
                     for copy in switch.forward(bytes(item.seen.data), item.seen.time_ns):
                         self._place_replica(replicas, copy)
                 elif item.stream is not None and item.payload:
@@ -216,25 +211,41 @@ class _Replay:
         found = replicas.take(frame)
         if isinstance(found, str):
             self._discarded[found] += 1
-        elif found.stream is not None and found.payload:
-            self._place(found.stream, found.position, found.payload)
+        elif found[2]:
+            self._place(*found)
 
     def _place(self, stream: StreamPosition, position: int, payload: bytes) -> None:
-        plan = stream.binding.epoch
-        key = plan.key
-        if plan.epoch < self._oldest.get(plan.group, 0):
+        collector = self._collector(stream.binding.epoch)
+        if collector is None:
             self._discarded["late"] += 1
-            return
-        if key not in self._collectors:
-            self._collectors[key] = self._collector(plan, self._carriers.get(key, set()))
-        self._collectors[key].place(stream, position, memoryview(payload))
+        else:
+            collector.place(stream, position, memoryview(payload))
 
-    def _collector(self, plan: EpochPlan, carriers: set[Carrier]) -> Collector:
-        return Collector(
-            plan,
-            lambda gradient: self._on_step(gradient, carriers),
-            lambda first, last: self._on_absent(plan, first, last),
-        )
+    def _place_run(self, run: Run) -> None:
+        plans = [stream.binding.epoch for stream in run.streams]
+        keys = {plans[index].key: plans[index] for index in np.unique(run.stream).tolist()}
+        for key, plan in sorted(keys.items()):
+            mine = run
+            if len(keys) > 1:
+                mine = run.part(np.array([each.key == key for each in plans], np.bool_)[run.stream])
+            collector = self._collector(plan)
+            if collector is None:
+                self._discarded["late"] += len(mine)
+            else:
+                collector.place_run(mine)
+
+    def _collector(self, plan: EpochPlan) -> Collector | None:
+        """Return what collects the epoch, None where it is over."""
+        if plan.epoch < self._oldest.get(plan.group, 0):
+            return None
+        if plan.key not in self._collectors:
+            carriers = self._carriers.get(plan.key, set())
+            self._collectors[plan.key] = Collector(
+                plan,
+                lambda gradient: self._on_step(gradient, carriers),
+                lambda first, last: self._on_absent(plan, first, last),
+            )
+        return self._collectors[plan.key]
 
     def _end_older(self, plan: EpochPlan) -> None:
         """End the epochs before that of `plan`, a step of which is over: their last segments had time to come."""
@@ -321,8 +332,8 @@ class _Replicas:
             for bound in of_file
         }
 
-    def take(self, frame: bytes) -> Item | str:
-        """Return what a frame brings, or why it is of no use."""
+    def take(self, frame: bytes) -> tuple[StreamPosition, int, bytes] | str:
+        """Return the stream, position and payload of a frame, or why it is of no use."""
         try:
             parsed = parse_frame(frame)
         except PacketError:
@@ -339,7 +350,7 @@ class _Replicas:
         position = stream.position(segment.seq) if segment.payload else 0
         if position < 0:
             return "bad_position"
-        return Item((0, 0), None, stream, position, segment.payload)
+        return stream, position, segment.payload
 
 
 def replay(captures: Sequence[Path], options: ReplayOptions, progress: Progress) -> ReplayReport:

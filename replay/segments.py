@@ -9,7 +9,7 @@ from typing import NamedTuple
 from packets.batch import PacketBatch
 from packets.decode import decode
 from packets.frame import dotted as dotted_address
-from packets.headers import Kind
+from packets.headers import Headers, Kind
 from packets.names import packet_name
 
 _KEY = struct.Struct("!IIHH")
@@ -69,29 +69,35 @@ def look(batches: Iterable[PacketBatch], *, verify: bool = False) -> Iterator[Se
     number = 0
     for batch in batches:
         rows = decode(batch, verify=verify)
-        view = memoryview(batch.data)  # type: ignore[arg-type]
         for low in range(0, len(batch), _AT_A_TIME):
-            part = slice(low, low + _AT_A_TIME)
-            packets = zip(
-                batch.starts[part].tolist(),
-                batch.lengths[part].tolist(),
-                batch.wire_lengths[part].tolist(),
-                batch.times_ns[part].tolist(),
-                batch.link_types[part].tolist(),
-                *(rows[name][part].tolist() for name in _COLUMNS),
-                strict=True,
-            )
-            for start, size, wire, time_ns, link, kind, version, source, destination, port, to, flags, seq, begin, \
-                    count, whole, short, ip_checksum, checksum, protocol, ethertype in packets:  # fmt: skip
-                number += 1
-                name, key, payload = "tcp", b"", b""
-                if kind == _TCP and version == 4:
-                    key, payload = _KEY.pack(source, destination, port, to), bytes(view[begin : begin + count])
-                else:
-                    name = "rocev2" if kind == _ROCE else packet_name(kind, version, protocol, ethertype, link)
-                data = view[start : start + size]
-                yield Seen(number, time_ns, data, wire, link, kind, name, key, flags, seq, payload, whole, short,
-                           ip_checksum, checksum)  # fmt: skip
+            yield from look_at(batch, rows, slice(low, low + _AT_A_TIME), number)
+        number += len(batch)
+
+
+def look_at(batch: PacketBatch, rows: Headers, part: slice, number: int) -> Iterator[Seen]:
+    """Yield some packets of a batch, whose headers are `rows` and before which there were `number` packets."""
+    view = memoryview(batch.data)  # type: ignore[arg-type]
+    number += part.start
+    packets = zip(
+        batch.starts[part].tolist(),
+        batch.lengths[part].tolist(),
+        batch.wire_lengths[part].tolist(),
+        batch.times_ns[part].tolist(),
+        batch.link_types[part].tolist(),
+        *(rows[name][part].tolist() for name in _COLUMNS),
+        strict=True,
+    )
+    for start, size, wire, time_ns, link, kind, version, source, destination, port, to, flags, seq, begin, \
+            count, whole, short, ip_checksum, checksum, protocol, ethertype in packets:  # fmt: skip
+        number += 1
+        name, key, payload = "tcp", b"", b""
+        if kind == _TCP and version == 4:
+            key, payload = _KEY.pack(source, destination, port, to), bytes(view[begin : begin + count])
+        else:
+            name = "rocev2" if kind == _ROCE else packet_name(kind, version, protocol, ethertype, link)
+        data = view[start : start + size]
+        yield Seen(number, time_ns, data, wire, link, kind, name, key, flags, seq, payload, whole, short,
+                   ip_checksum, checksum)  # fmt: skip
 
 
 def dotted(key: bytes) -> tuple[str, int, str, int]:

@@ -59,7 +59,7 @@ def give_applied(snapshot: Snapshot, plan: SlotPlan, job: int, group: int, keys:
             continue
         flow, slot = plan.flows[key[0]].flow, place[1]
         identity = FrameIdentity(
-            job, group, snapshot.epoch, flow.channel, flow.rank, snapshot.step, snapshot.layout.version
+            job, group, snapshot.epoch, flow.shape.channel, flow.shape.rank, snapshot.step, snapshot.layout.version
         )
         start = starts[slot.bucket] + slot.byte_offset
         payload = gradient[start : start + slot.payload_bytes]

@@ -18,6 +18,7 @@ from jobspec.model import Job
 from placement import assembler as engine
 from placement.assembler import Assembler
 from placement.segments import Replica, Segments
+from placement.slots import Tally
 from tests.shadow_rx.wire import Stretch, cut, make_job, primary_stretches
 
 EPOCH = 4
@@ -74,14 +75,18 @@ def _state(assembler: Assembler) -> dict[str, object]:
         "verified": [[frame.verified for frame in slot.frames] for slot in slots],
         "gradient": [slot.gradient() for slot in slots],
         "side": (assembler._side.held, assembler._side.differing),
+        "tallies": [[slot.counted(tally) for tally in Tally if tally != Tally.COVERED] for slot in slots],
+        "conflicts": [slot.conflicts and (slot.conflicts.count, slot.conflicts.first) for slot in slots],
+        "disputed": [slot.disputed() for slot in slots],
         "touched": [(slot.first_byte_at is None, slot.complete_at is None) for slot in slots],
     }
 
 
-def _assembler(job: Job, layout: Layout, window: int, first_step: int) -> Assembler:
+def _assembler(job: Job, layout: Layout, window: int, first_step: int, offline: bool = False) -> Assembler:
     made = Assembler(
-        layout=layout, flows=job.flows, job=job.id, group=5, epoch=EPOCH, first_step=first_step, window=window
-    )
+        layout=layout, flows=job.flows, job=job.id, group=5, epoch=EPOCH, first_step=first_step, window=window,
+        offline=offline,
+    )  # fmt: skip
     for flow in job.flows:
         made.open(flow.id, 1000 + flow.id)
     made.open(job.flows[0].id, 999)
@@ -184,17 +189,17 @@ def _troubled(piece: Stretch, trouble: float, rng: random.Random) -> list[Arriva
     first=_layouts(), second=_layouts(), ranks=st.integers(2, 4), channels=st.integers(1, 2),
     seed=st.integers(0, 1 << 30), trouble=st.sampled_from([0.0, 0.01, 0.1, 0.4]),
     largest=st.sampled_from([9, 70, 536, 1460, 8960]), redundant=st.booleans(), release=st.booleans(),
-    window=st.integers(2, 4), batch=st.sampled_from([1, 7, 100, 10_000]), frame_payload=st.sampled_from([512, 2048]),
+    offline=st.booleans(), window=st.integers(2, 4), batch=st.sampled_from([1, 7, 100, 10_000]), frame_payload=st.sampled_from([512, 2048]),
 )  # fmt: skip
 def test_it_is_as_if_they_came_one_by_one(
     first: Layout, second: Layout, ranks: int, channels: int, seed: int, trouble: float, largest: int,
-    redundant: bool, release: bool, window: int, batch: int, frame_payload: int,
+    redundant: bool, release: bool, offline: bool, window: int, batch: int, frame_payload: int,
 ) -> None:  # fmt: skip
     """Holes, repetitions, overlaps, damage, wild positions, layouts that change, a window that moves or does not."""
     rng = random.Random(seed)
     job = make_job(ranks, channels, frame_payload, hops=[0, 1] if redundant and ranks > 2 else [0])
     arrivals = _arrivals(job, {3: first, 5: second}, 3, 4, largest, trouble, rng)
-    one, many = (_assembler(job, first, window, 3) for _ in range(2))
+    one, many = (_assembler(job, first, window, 3, offline) for _ in range(2))
     half = rng.randrange(len(arrivals) + 1)
     for part in (arrivals[:half], arrivals[half:]):
         _one_by_one(one, part, release)

@@ -157,7 +157,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr("capture.source._CHUNK_BYTES", 1 << 16)  # so that both files have several
     job, layout = make_job(3), layout_of([700, 811, 5])
     peaks = []
-    for number, steps in enumerate((20, 220)):
+    for number, steps in enumerate((100, 300)):
         path = write(tmp_path / f"{number}.pcap", job, stretches(job, layout, 1, steps))
         tracemalloc.start()
         report = replay_files([path], ReplayOptions(job))

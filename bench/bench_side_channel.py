@@ -19,8 +19,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import torch
-from bench_shadow import attach, make_job, make_layout
 
+from bench.bench_shadow import attach, make_job, make_layout
 from jobspec.model import Job
 from jobspec.sidechannel import side_channel_pb2 as pb
 from jobspec.tls import ClientTls, Identity, Role, server_name

@@ -20,7 +20,7 @@ from rich.table import Table
 
 from bench.ratios import Ratio
 
-MODULES = ("bench_apply", "bench_live", "bench_placement", "bench_publish", "bench_rocev2")
+MODULES = ("bench_apply", "bench_live", "bench_placement", "bench_publish", "bench_replay", "bench_rocev2")
 """Modules with a function ``measure(quick) -> {name: Ratio}``."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor, Future
 from dataclasses import dataclass, fields
 
 import numpy as np
@@ -16,7 +17,7 @@ from placement.frames import told_crc
 from placement.segments import Replica, Segments
 from placement.slots import Tally
 from placement.unwrap import unwrap
-from replay.gradient import StepGradient
+from replay.gradient import StepGradient, gradient_sha256
 from replay.plan import Binding, EpochPlan, PlannedFlow
 
 WINDOW = 4
@@ -116,7 +117,11 @@ class Collector:
     """
 
     def __init__(
-        self, plan: EpochPlan, on_step: Callable[[StepGradient], None], on_absent: Callable[[int, int], None]
+        self,
+        plan: EpochPlan,
+        on_step: Callable[[StepGradient], None],
+        on_absent: Callable[[int, int], None],
+        hashers: Executor,
     ) -> None:
         """Collect from the first step of `plan` on.
 
@@ -124,6 +129,7 @@ class Collector:
             plan: what is expected.
             on_step: called with each step in order, complete or not.
             on_absent: called, in the same order, with the first and last of steps without a single byte.
+            hashers: what digests gradients meanwhile.
         """
         self.plan = plan
         """What is expected."""
@@ -138,6 +144,8 @@ class Collector:
         self._pending: deque[tuple[StreamPosition, int, memoryview]] = deque()
         self._on_step = on_step
         self._on_absent = on_absent
+        self._hashers = hashers
+        self._digests: dict[int, Future[str]] = {}
         self._change_layouts()
 
     @property
@@ -189,10 +197,18 @@ class Collector:
         )  # fmt: skip
         at = 0
         while at < len(segments):
-            at, _ = self._assembler.place_segments(segments, at, 0.0)
+            at, complete = self._assembler.place_segments(segments, at, 0.0)
+            if complete:
+                self._begin_digests()
         for index in used.tolist():
             stream = run.streams[index]
             stream.confirm(self._assembler.reference(stream.flow.id, self._connection(stream)))
+
+    def _begin_digests(self) -> None:
+        for step in range(self._next, self._end):
+            slot = self._assembler.slot(step)
+            if slot.complete and step not in self._digests and slot.plan.table.copies:
+                self._digests[step] = self._hashers.submit(gradient_sha256, slot)
 
     # ---- one segment ----
 
@@ -262,9 +278,12 @@ class Collector:
 
     def _close_oldest(self) -> None:
         step = self._next
+        digest = self._digests.pop(step, None)
         if self._touched(step):
             slot = self._assembler.slot(step)
-            self._on_step(StepGradient(self.plan, slot, frozenset(slot.disputed())))
+            self._on_step(StepGradient(self.plan, slot, frozenset(slot.disputed()), digest))
+            if digest is not None:
+                digest.result()  # whoever did not ask for it: the memory is used again
         else:
             self._on_absent(step, step)
         self._assembler.release()

@@ -14,8 +14,8 @@ from packets.batch import PacketBatch
 from packets.decode import decode
 from packets.headers import Kind as PacketKind
 from replay.errors import ReplayError
+from replay.scan import TAIL, headers_in
 from replay.segments import Seen, look
-from replay.survey import SeenStream
 
 JOB_FILE = "job.yaml"
 """Name of the job file in a run's folder."""
@@ -44,7 +44,7 @@ def kind_of(path: Path) -> Kind | None:
     """
     try:
         with open_capture(path) as reader:
-            streams: dict[bytes, SeenStream] = {}
+            tails: dict[bytes, tuple[int, bytes]] = {}
             begun: set[bytes] = set()
             for seen in look(reader.batches()):
                 if seen.name == "rocev2":
@@ -52,10 +52,13 @@ def kind_of(path: Path) -> Kind | None:
                 if _is_gloo(seen.key, seen.payload or _payload(seen), begun):
                     return Kind.GLOO
                 if seen.payload:
-                    if len(streams) >= _CONNECTIONS:
-                        streams.clear()
-                    if streams.setdefault(seen.key, SeenStream(seen.key)).scan(seen.seq, seen.payload):
+                    following, tail = tails.pop(seen.key, (0, b""))
+                    text = tail + seen.payload if seen.seq == following else seen.payload
+                    if next(headers_in(text), None) is not None:
                         return Kind.TCP
+                    if len(tails) >= _CONNECTIONS:
+                        tails.clear()
+                    tails[seen.key] = (seen.seq + len(seen.payload)) % (1 << 32), text[-TAIL:]
     except CaptureError as error:
         if error.offset == 0:
             raise ReplayError(error.path, error.problem, error.fix) from error

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Collection, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass
 
 from jobspec.frame import HEADER_BYTES
@@ -30,6 +31,8 @@ class StepGradient:
     """What was collected."""
     disputed: frozenset[int]
     """Frames of which right headers tell different CRCs: nobody knows which is right."""
+    digest: Future[str] | None = None
+    """`gradient_sha256`, where another thread has begun to compute it."""
 
     @property
     def step(self) -> int:
@@ -49,24 +52,34 @@ class StepGradient:
     @property
     def buckets(self) -> list[memoryview]:
         """Elements by bucket, little-endian as on the wire; to be used if `complete`."""
-        plan = self.slot.plan
-        return [
-            self.slot.memory[start : start + bucket.nbytes]
-            for start, bucket in zip(plan.bucket_offsets, plan.layout.buckets, strict=True)
-        ]
+        return gradient_buckets(self.slot)
 
     def sha256(self) -> str:
         """Return the digest of the buckets in order."""
-        digest = hashlib.sha256()
-        for bucket in self.buckets:
-            digest.update(bucket)
-        return digest.hexdigest()
+        return self.digest.result() if self.digest is not None else gradient_sha256(self.slot)
 
     def frames(self) -> Iterator[tuple[Frame, bool]]:
         """Yield the frames by bucket and element, and whether each may be used."""
         numbered = enumerate(self.slot.frames)
         for number, frame in sorted(numbered, key=lambda pair: _place(pair[1])):
             yield frame, frame.verified and number not in self.disputed
+
+
+def gradient_buckets(slot: StepSlot) -> list[memoryview]:
+    """Return the elements by bucket, where they were collected."""
+    plan = slot.plan
+    return [
+        slot.memory[start : start + bucket.nbytes]
+        for start, bucket in zip(plan.bucket_offsets, plan.layout.buckets, strict=True)
+    ]
+
+
+def gradient_sha256(slot: StepSlot) -> str:
+    """Return the digest of the buckets in order, which do not change any more once the slot is complete."""
+    digest = hashlib.sha256()
+    for bucket in gradient_buckets(slot):
+        digest.update(bucket)
+    return digest.hexdigest()
 
 
 def _place(frame: Frame) -> tuple[int, int]:

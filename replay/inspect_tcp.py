@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from jobspec.frame import HEADER_BYTES, MAGIC, FrameError, FrameHeader
+from jobspec.frame import FrameHeader
 from jobspec.model import Job
 from packets.segment import FIN, RST, SYN
 from replay.inspect_spans import Spans
+from replay.scan import TAIL, headers_in
 from replay.segments import Seen, dotted
 
 MAX_CONNECTIONS = 10_000
@@ -39,25 +40,18 @@ class FrameTally:
         if position == self._next:
             position, payload = position - len(self._tail), self._tail + payload
         self._next = position + len(payload)
-        at = payload.find(MAGIC)
-        while 0 <= at <= len(payload) - HEADER_BYTES:
+        for at, header in headers_in(payload):
             if position + at > self._last:  # not one that is repeated
-                at += self._take(payload[at : at + HEADER_BYTES], position + at)
-            at = payload.find(MAGIC, at + 1)
-        self._tail = payload[-(HEADER_BYTES - 1) :]
+                self._take(header, position + at)
+        self._tail = payload[-TAIL:]
 
-    def _take(self, data: bytes, position: int) -> int:
-        try:
-            header = FrameHeader.unpack(data)
-        except FrameError:
-            return 0
+    def _take(self, header: FrameHeader, position: int) -> None:
         self.count += 1
         self._last = position
         low, high = self.steps or (header.step, header.step)
         self.steps = min(low, header.step), max(high, header.step)
         self.members.add((header.job, header.group, header.channel, header.rank))
         self.phases[f"{header.phase.name.lower()} {header.hop}"] += 1
-        return HEADER_BYTES - 1
 
 
 @dataclass

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ from replay.output import GradientFiles
 from replay.plan import Binding, EpochPlan, bind, plan_epochs, prove_layouts
 from replay.records import Records
 from replay.results import AbsentSteps, ReplayReport, StreamResult
-from replay.segments import dotted, look
+from replay.segments import dotted
 from replay.source import Source, merged
 from replay.survey import EpochKey, SeenStream, Survey
 from replay.switch import SwitchProgram
@@ -83,6 +84,7 @@ class _Replay:
         self._collectors: dict[EpochKey, Collector] = {}
         self._oldest: dict[str, int] = {}
         self._appliers: dict[str, Applier] = {}
+        self.hashers = ThreadPoolExecutor(1, "hash-gradients")
         self._carriers: dict[EpochKey, set[Carrier]] = {}
         self._discarded: Counter[str] = Counter()
         self._oddities: Counter[str] = Counter()
@@ -95,7 +97,7 @@ class _Replay:
         for path in self._captures:
             with _open(path) as reader:
                 try:
-                    survey.read(look(self._ticking(reader, "finding streams", before, sizes)))
+                    survey.read(self._ticking(reader, "finding streams", before, sizes))
                 except CaptureError as error:
                     if not survey.packets:
                         raise ReplayError(error.path, error.problem, error.fix) from error
@@ -244,6 +246,7 @@ class _Replay:
                 plan,
                 lambda gradient: self._on_step(gradient, carriers),
                 lambda first, last: self._on_absent(plan, first, last),
+                self.hashers,
             )
         return self._collectors[plan.key]
 
@@ -365,7 +368,8 @@ def replay(captures: Sequence[Path], options: ReplayOptions, progress: Progress)
         ReplayError: a file or an option that cannot be used at all; what is damaged or missing is in the report.
     """
     run = _Replay(captures, options, progress)
-    run.place(run.survey())
+    with run.hashers:
+        run.place(run.survey())
     return run.report
 
 

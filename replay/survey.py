@@ -10,16 +10,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
 
 from jobspec.dtypes import DType
-from jobspec.frame import HEADER_BYTES, MAGIC, FrameError, FrameHeader
+from jobspec.frame import HEADER_BYTES, FrameError, FrameHeader
 from jobspec.ring import Phase
-from packets.headers import Kind
+from packets.batch import PacketBatch
+from packets.decode import decode
+from packets.headers import Headers, Kind
+from packets.names import packet_name
 from packets.segment import SYN
-from replay.segments import Seen
+from replay.scan import Candidates, Tails, find_candidates
 
-_TAIL = HEADER_BYTES - 1
-"""Most bytes of a header that can be at the end of a segment without being a whole one."""
 _MODULUS = 1 << 32
 MAX_CONNECTIONS = 1 << 16
 """Connections that are followed at a time; beyond that, those without frame headers are forgotten."""
@@ -58,36 +63,24 @@ class SeenStream:
     """Hops of the all-gather that it carries frames of."""
     payload_bytes: int = 0
     """TCP payload, repeated bytes included."""
-    _tail: bytes = b""
-    _next: int = -1
+    number: int = -1
+    """Of `replay.scan.Tails`."""
 
-    def scan(self, seq: int, payload: bytes) -> list[SeenHeader]:
-        """Return the frame headers in a segment, those too that began in the one before it."""
-        self.payload_bytes += len(payload)
-        start = seq
-        if seq == self._next and self._tail:
-            start, payload = (seq - len(self._tail)) % _MODULUS, self._tail + payload
-        self._next = (start + len(payload)) % _MODULUS
-        found: list[SeenHeader] = []
-        at = payload.find(MAGIC)
-        while at >= 0 and at + HEADER_BYTES <= len(payload):
-            try:
-                header = FrameHeader.unpack(payload[at : at + HEADER_BYTES])
-            except FrameError:
-                at = payload.find(MAGIC, at + 1)
-                continue
-            found.append(SeenHeader(header, (start + at) % _MODULUS))
-            at = payload.find(MAGIC, at + HEADER_BYTES)
-        self._tail = payload[-_TAIL:]
-        if found:
-            self.first = self.first or found[0]
-            self.last = found[-1]
-        for seen in found:
-            if seen.header.phase is Phase.ALL_GATHER:
-                self.hops.add(seen.header.hop)
-            else:
-                self.original = True
-        return found
+    def add(self, sequence: int, data: bytes) -> FrameHeader | None:
+        """Take a candidate for a frame header (`replay.scan`); return it if it is valid, None if it is not."""
+        if self.last is not None and (sequence - self.last.seq) % _MODULUS < HEADER_BYTES:
+            return None  # within the last one, or the last one once more
+        try:
+            header = FrameHeader.unpack(data)
+        except FrameError:
+            return None
+        self.last = SeenHeader(header, sequence)
+        self.first = self.first or self.last
+        if header.phase is Phase.ALL_GATHER:
+            self.hops.add(header.hop)
+        else:
+            self.original = True
+        return header
 
 
 EpochKey = tuple[int, int, int]
@@ -151,46 +144,86 @@ class Survey:
         self.cut = 0
         """Packets of which only a part was captured."""
         self._counts: Counter[bytes] = Counter()
+        self._candidates = Candidates()
 
-    def read(self, packets: Iterable[Seen]) -> None:
+    def read(self, batches: Iterable[PacketBatch]) -> None:
         """Look through the next file.
 
-        Raises whatever `packets` raises; what came before stays.
+        Raises whatever `batches` raises; what came before stays.
         """
         streams: list[SeenStream] = []
         self.streams.append(streams)
-        current: dict[bytes, SeenStream] = {}
-        counts = self._counts
-        for seen in packets:
-            self.packets += 1
-            self.cut += seen.wire_length > len(seen.data)
-            if seen.kind == Kind.UNKNOWN_LINK:
-                self.unread_links.add(seen.link_type)
-            if not seen.tcp:
-                self.other[seen.name] += 1
-                continue
-            counts[seen.key] += 1
-            stream = current.get(seen.key)
-            syn = bool(seen.flags & SYN)
-            if stream is None or (syn and stream.isn != seen.seq and (stream.payload_bytes or stream.isn)):
-                if len(current) >= MAX_CONNECTIONS:
-                    self._make_room(current)
-                stream = current[seen.key] = SeenStream(seen.key)
-            if syn:
-                stream.isn = seen.seq
-            if seen.payload:
-                known = stream.first is not None
-                for found in stream.scan((seen.seq + syn) % _MODULUS, seen.payload):
-                    header = found.header
-                    self.epochs.setdefault((header.job, header.group, header.epoch), Census()).add(header)
-                if not known and stream.first is not None:
-                    streams.append(stream)
+        following = _Streams(self)
+        for batch in batches:
+            rows = decode(batch, verify=False)
+            self.packets += len(batch)
+            self.cut += int((batch.wire_lengths > batch.lengths).sum())
+            tcp = (rows["kind"] == int(Kind.TCP)) & (rows["ip_version"] == 4)
+            if not tcp.all():
+                self._name_others(rows[~tcp], batch.link_types[~tcp])
+                rows = rows[tcp]
+            payloads = _Payloads(batch.data, rows["payload"].copy(), rows["payload_length"].copy(),
+                                 rows["seq"].astype(np.int64))  # fmt: skip
+            which, keys = _connections(rows)
+            for key, count in zip(keys, np.bincount(which, minlength=len(keys)).tolist(), strict=True):
+                self._counts[key] += count
+            low = 0
+            for at in [*np.flatnonzero(rows["flags"] & SYN).tolist(), len(rows)]:
+                numbers = following.numbers(which[low:at], keys)
+                self._scan(payloads.part(slice(low, at)), numbers, following, streams)
+                if at < len(rows):
+                    self._syn(payloads.part(slice(at, at + 1)), keys[which[at]], following, streams)
+                low = at + 1
 
-    def _make_room(self, current: dict[bytes, SeenStream]) -> None:
-        """Forget the connections without frame headers, so that a file of nothing else cannot fill the memory."""
-        for key in [key for key, stream in current.items() if stream.first is None]:
-            del current[key]
-            self.other["tcp"] += self._counts.pop(key, 0)
+    def _name_others(self, rows: Headers, links: NDArray[np.uint16]) -> None:
+        fields = ("kind", "ip_version", "protocol", "ethertype")
+        columns = np.stack([*(rows[name].astype(np.int64) for name in fields), links.astype(np.int64)], axis=1)
+        kinds, counts = np.unique(columns, axis=0, return_counts=True)
+        for (kind, version, protocol, ethertype, link), count in zip(kinds.tolist(), counts.tolist(), strict=True):
+            name = "rocev2" if kind == Kind.ROCE else packet_name(kind, version, protocol, ethertype, link)
+            self.other[name] += count
+            if kind == Kind.UNKNOWN_LINK:
+                self.unread_links.add(link)
+
+    def _syn(self, payload: _Payloads, key: bytes, following: _Streams, streams: list[SeenStream]) -> None:
+        sequence = int(payload.sequences[0])
+        stream = following.current.get(key)
+        if stream is None or (stream.isn != sequence and (stream.payload_bytes or stream.isn)):
+            stream = following.begin(key)
+        stream.isn = sequence
+        data = payload._replace(sequences=(payload.sequences + 1) % _MODULUS)
+        self._scan(data, np.array([stream.number]), following, streams)
+
+    def _scan(
+        self, payloads: _Payloads, numbers: NDArray[np.int64], following: _Streams, streams: list[SeenStream]
+    ) -> None:
+        """Look for frame headers in payloads of the streams with these numbers."""
+        some = payloads.lengths > 0
+        if not some.all():
+            payloads, numbers = payloads.part(some), numbers[some]
+        for number, size in enumerate(np.bincount(numbers, payloads.lengths).tolist() if len(numbers) else ()):
+            if size:
+                following.by_number[number].payload_bytes += int(size)
+        found, tails, at = self._candidates, following.tails, 0
+        while at < len(numbers):
+            at, count = find_candidates(
+                at, *payloads, numbers, tails.following, tails.sizes, tails.bytes,
+                found.rows, found.sequences, found.headers,
+            )  # fmt: skip
+            for row, sequence, data in zip(
+                found.rows[:count].tolist(), found.sequences[:count].tolist(), found.headers[:count], strict=True
+            ):
+                stream = following.by_number[int(numbers[row])]
+                known = stream.first is not None
+                header = stream.add(sequence, data.tobytes())
+                if header is not None:
+                    self.epochs.setdefault((header.job, header.group, header.epoch), Census()).add(header)
+                    if not known:
+                        streams.append(stream)
+
+    def forget(self, key: bytes) -> None:
+        """Forget a connection without frame headers: there are too many."""
+        self.other["tcp"] += self._counts.pop(key, 0)
 
     def finish(self) -> None:
         """Name the TCP packets that carry no frames, once all files were read."""
@@ -200,3 +233,69 @@ class Survey:
             if key not in ours:
                 self.other["tcp acknowledgments" if key in back else "tcp"] += count
         self._counts.clear()
+
+
+class _Payloads(NamedTuple):
+    """Payloads of segments; n is their number."""
+
+    data: NDArray[np.uint8]
+    """Memory that they lie in."""
+    starts: NDArray[np.int64]
+    """[n] First byte in `data`."""
+    lengths: NDArray[np.int64]
+    """[n] Bytes."""
+    sequences: NDArray[np.int64]
+    """[n] Sequence number of the first byte."""
+
+    def part(self, which: slice | NDArray[np.bool_]) -> _Payloads:
+        """Return some of them."""
+        return _Payloads(self.data, *(column[which] for column in self[1:]))
+
+
+class _Streams:
+    """The present streams of one file."""
+
+    def __init__(self, survey: Survey) -> None:
+        self.current: dict[bytes, SeenStream] = {}
+        self.by_number: dict[int, SeenStream] = {}
+        self.tails = Tails()
+        self._survey = survey
+
+    def begin(self, key: bytes) -> SeenStream:
+        """Begin a stream in place of the present one of the connection, if any."""
+        before = self.current.pop(key, None)
+        if before is not None:
+            self._end(before)
+        if len(self.current) >= MAX_CONNECTIONS:
+            # So that a file of nothing else cannot fill the memory.
+            for other in [other for other, stream in self.current.items() if stream.first is None]:
+                self._end(self.current.pop(other))
+                self._survey.forget(other)
+        stream = SeenStream(key, number=self.tails.take())
+        self.current[key] = self.by_number[stream.number] = stream
+        return stream
+
+    def _end(self, stream: SeenStream) -> None:
+        self.tails.give_back(stream.number)
+        del self.by_number[stream.number]
+
+    def numbers(self, which: NDArray[np.int64], keys: list[bytes]) -> NDArray[np.int64]:
+        """Return the number of the stream of each segment, by the index of its connection's key."""
+        found = np.zeros(len(keys), np.int64)
+        for index in np.unique(which).tolist():
+            stream = self.current.get(keys[index]) or self.begin(keys[index])
+            found[index] = stream.number
+        return found[which]
+
+
+def _connections(segments: Headers) -> tuple[NDArray[np.int64], list[bytes]]:
+    """Return the index of each segment's connection among the keys (`replay.segments.Seen.key`) that are returned."""
+    columns = np.empty((len(segments), 3), ">u4")
+    columns[:, 0], columns[:, 1] = segments["source_low"], segments["destination_low"]
+    columns[:, 2] = segments["source_port"].astype(np.uint32) << np.uint32(16) | segments["destination_port"]
+    keys = columns.view("V12").ravel()
+    # Sorting 12-byte keys is slow, and neighbours are mostly of one connection.
+    begins = np.flatnonzero(np.append(True, keys[1:] != keys[:-1])) if len(keys) else np.zeros(0, np.int64)
+    known: dict[bytes, int] = {}
+    numbers = [known.setdefault(key.tobytes(), len(known)) for key in keys[begins]]
+    return np.repeat(np.array(numbers, np.int64), np.diff(np.append(begins, len(keys)))), list(known)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import reduce
@@ -96,6 +97,7 @@ def find(ring: Ring, totals: frozenset[int]) -> Findings:
     groups = list(_groups(reading, totals))
     confirmed = _confirmed(ring, reading) and (forwarded is not None or not again)
     heard = _heard(ring, reading)
+    alike = Counter(tuple(loop.shape for loop in group) for group, _ in groups)
     found, open_loops = [], 0
     for group, cut_by_total in groups:
         shapes = tuple(loop.shape for loop in group if loop.shape is not None)
@@ -103,6 +105,11 @@ def find(ring: Ring, totals: frozenset[int]) -> Findings:
         item = Found(ring, group[0].channels, shapes, reading.per_loop, windows)
         # A last loop of full size may go on behind the end of the capture.
         tied = any(not shape.uniform for shape in shapes) and not shapes[-1].full
+        # Behind it loops may follow whose sizes do not tell the phases apart: one step earlier or later, all of them
+        # and this one may be something else, unless the size of this one is no chance.
+        total = sum(shape.rest for shape in shapes)
+        known = total in totals or alike[tuple(loop.shape for loop in group)] > 1 or _twice(reading, group)
+        tied = tied and (known or not (totals or _blurred(reading, group[-1])))
         if not any(first + ranks - 1 < column.flow.total for column, first in windows):
             continue  # no rank has sent, or was asked for, reduced data
         certain = len(shapes) == len(group) and all(loop.certain for loop in group)
@@ -121,6 +128,27 @@ def find(ring: Ring, totals: frozenset[int]) -> Findings:
     notes = (f"{name} has {open_loops} loops of all-reduces that fit more than one reading",) if open_loops else ()
     whole = not open_loops and _surplus(ring, reading) < reading.per_loop
     return Findings(ring, tuple(found), open_loops, steps - taken, whole, notes)
+
+
+def _blurred(reading: Reading, loop: Loop) -> bool:
+    """Return whether some loop behind `loop` has chunks of one size only, or of sizes that are not known."""
+    behind = reading.loops[reading.loops.index(loop) + 1 :]
+    return any(other.shape is None or other.shape.uniform for other in behind)
+
+
+def _twice(reading: Reading, group: list[Loop]) -> bool:
+    """Return whether some chunk was sent twice: in both phases, or by two ranks (`parse` has compared the sizes)."""
+    ranks = reading.per_loop // 2 + 1
+    for loop in group:
+        sent = Counter(
+            (sent_chunk(column.index, step, ranks), column.channel)
+            for column, first in zip(reading.columns, loop.first, strict=False)
+            for step in range(reading.per_loop)
+            if (entry := column.flow.steps.get(first + step)) is not None and not entry.bad and entry.size
+        )
+        if max(sent.values(), default=0) > 1:
+            return True
+    return False
 
 
 def _groups(reading: Reading, totals: frozenset[int]) -> Iterator[tuple[list[Loop], bool]]:

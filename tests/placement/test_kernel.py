@@ -189,7 +189,8 @@ def _troubled(piece: Stretch, trouble: float, rng: random.Random) -> list[Arriva
     first=_layouts(), second=_layouts(), ranks=st.integers(2, 4), channels=st.integers(1, 2),
     seed=st.integers(0, 1 << 30), trouble=st.sampled_from([0.0, 0.01, 0.1, 0.4]),
     largest=st.sampled_from([9, 70, 536, 1460, 8960]), redundant=st.booleans(), release=st.booleans(),
-    offline=st.booleans(), window=st.integers(2, 4), batch=st.sampled_from([1, 7, 100, 10_000]), frame_payload=st.sampled_from([512, 2048]),
+    offline=st.booleans(), window=st.integers(2, 4),
+    batch=st.sampled_from([1, 7, 100, 10_000]), frame_payload=st.sampled_from([512, 2048]),
 )  # fmt: skip
 def test_it_is_as_if_they_came_one_by_one(
     first: Layout, second: Layout, ranks: int, channels: int, seed: int, trouble: float, largest: int,

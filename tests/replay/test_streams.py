@@ -169,4 +169,4 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.
         assert report.complete
     # What is kept of a step is its result, not its bytes.
     assert (tmp_path / "2.pcap").stat().st_size > 2_500_000
-    assert peaks[2] - peaks[1] < 300 * 1500
+    assert peaks[2] - peaks[1] < 300 * 2000  # a gradient has 6064 bytes

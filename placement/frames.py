@@ -14,7 +14,6 @@ from jobspec.schedule import FrameSlot
 from placement.coverage import Coverage
 from placement.variants import Conflicts, SideBuffer, Variant, candidates, difference
 
-
 DISPUTE = "valid headers say different CRCs"
 """What is wrong with a frame that is disputed."""
 

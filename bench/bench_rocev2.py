@@ -35,7 +35,7 @@ def measure(quick: bool) -> dict[str, Ratio]:
 
 class _Decoding:
     def __init__(self, mtu: int, all_reduces: int) -> None:
-        capture = encode(Traffic(mtu=mtu, buckets=(262144,), steps=all_reduces))
+        capture = encode(Traffic(mtu=mtu, buckets=(262000,), steps=all_reduces))
         frames = [packet.data for packet in capture.packets]
         self._bytes = sum(map(len, frames))
         self._tensors = capture.tensors

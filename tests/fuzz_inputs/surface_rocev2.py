@@ -78,7 +78,9 @@ def _check(capture: Capture, found: DecodedCapture, what: str, sizes_known: bool
     """
     traffic = capture.traffic
     any_chunk = bool(traffic.prologue) and traffic.ranks == 2 and not sizes_known
-    deceptive = traffic.forward_again or _LIKE_A_CHUNK in traffic.prologue or any_chunk
+    # A larger broadcast is cut, and a part of it may be as large as a chunk.
+    like_a_chunk = any(count >= _LIKE_A_CHUNK for count in traffic.prologue)
+    deceptive = traffic.forward_again or like_a_chunk or any_chunk
     left = iter(capture.tensors)
     for item in found.all_reduces:
         if deceptive and not item.complete:

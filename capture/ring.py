@@ -21,12 +21,13 @@ from capture.walk import walk_block
 from packets.batch import PacketBatch
 from packets.headers import LinkType
 
-BLOCK_BYTES = 1 << 20
-"""Default size of a block in bytes: many times the largest packet with segmentation offload (64 KiB)."""
-BLOCKS = 64
-"""Default number of blocks: they hold the packets that arrive while the reader is busy."""
-RETIRE_MS = 10
-"""Milliseconds after which the kernel hands over a block that is not full."""
+BLOCK_BYTES = 1 << 19
+"""Default size of a block: many times the largest packet that segmentation offload makes (64 KiB)."""
+BLOCKS = 256
+"""Default number of blocks: packets wait there while the reader is busy. Little traffic takes a block each time that
+one is retired, so that `BLOCKS` times `RETIRE_MS` (6 s) is what the ring bears at any rate."""
+RETIRE_MS = 25
+"""After how many milliseconds the kernel hands over a block that is not full."""
 _PAUSE_S = 0.001
 
 # linux/if_packet.h and linux/if_ether.h

@@ -8,19 +8,18 @@ goes.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from jobspec.frame import HEADER_BYTES
 from jobspec.layout import Layout
 from jobspec.schedule import FlowSchedule, FrameSlot
-from packets.compiled import Kernel
 from placement.connections import Connections
 from placement.discard import Discard
+from placement.era import COVERED, WHOLE, WRAPPED, Era, place_batch
 from placement.frames import Frame
 from placement.plan import Flow, SlotPlan, plan_slots
 from placement.segments import Replica, Segments
@@ -30,68 +29,12 @@ from placement.unwrap import unwrap
 from placement.variants import SideBuffer
 
 T = TypeVar("T")
-_COVERED = 1024
-"""Frames that a kernel leaves to be verified at a time."""
-_NEVER = 1 << 62
-"""A position, or step, that is not reached."""
-_WRAPPED, _WHOLE = 1 << 32, 1 << 62
-"""Modulus of sequence numbers: those of TCP, and those of segments whose position is known."""
 _COUNTED = {
     Count.UNKNOWN_CONNECTION: Discard.UNKNOWN_CONNECTION,
     Count.BAD_POSITION: Discard.BAD_POSITION,
     Count.DUPLICATE: Discard.DUPLICATE,
     Count.REDUNDANT: Discard.REDUNDANT,
 }
-
-
-def _leave(at: int, *_: Any) -> tuple[int, int, int]:
-    """Take none of the segments: the reference of the kernel, because `Assembler.place` is what it must equal."""
-    return at, Stop.OTHER, 0
-
-
-def _example() -> tuple[object, ...]:
-    none, some = np.zeros(0, np.int64), np.zeros((1, 1), np.int64)
-    memory, flags = np.zeros((1, 1), np.uint8), np.zeros((1, 1), np.bool_)
-    segments = np.frombuffer(b"", np.uint8), none, none, none, none, flags[0, :0]
-    connections, bounds = (none,) * 4, (none, none, 0, 0, 0)
-    copies = (*(none,) * 7, flags[0, :0], none, none)
-    options = (_WRAPPED, False)
-    return 0, *segments, *connections, *bounds, *copies, memory, some, some, memory, flags, some, none, some, *options
-
-
-_kernel = Kernel(_leave, "placement.kernel:place_segments", _example)
-
-
-@dataclass(frozen=True)
-class MissingRange:
-    """Bytes of a step that have not arrived."""
-
-    flow_id: int
-    """The flow."""
-    bucket: int
-    """Bucket of the frame."""
-    chunk: int
-    """Chunk of the frame."""
-    start: int
-    """First byte, relative to the flow's first stream byte of the step."""
-    end: int
-    """One past the last byte."""
-    redundant: tuple[int, ...] = ()
-    """Flows whose redundant hops carry the same bytes, which did not arrive from them either."""
-
-
-@dataclass(frozen=True)
-class CorruptFrame:
-    """A frame whose bytes were wrong when they were last complete."""
-
-    flow_id: int
-    """The flow."""
-    bucket: int
-    """Bucket of the frame."""
-    chunk: int
-    """Chunk of the frame."""
-    problem: str
-    """Which field or CRC differs."""
 
 
 @dataclass(slots=True)
@@ -102,37 +45,6 @@ class _Recent:
     end: int
     copy: int
     slot: StepSlot
-
-
-class _Era:
-    """The slots of one layout, and which stream positions are theirs."""
-
-    def __init__(self, slots: SlotMemory, schedules: Mapping[int, FlowSchedule]) -> None:
-        self.slots = slots
-        base = [schedules[flow_id].step_start(slots.first_step) for flow_id in slots.plan.flows]
-        limit = [_NEVER if flow.plan.length else 0 for flow in slots.plan.flows.values()]
-        self._base, self._limit = np.array(base, np.int64), np.array(limit, np.int64)
-        self._last = _NEVER
-        self.arrays = (
-            *slots.plan.table.arrays.all, slots.memory, slots.prefix, slots.filled, slots.state, slots.headed,
-            slots.tallies,
-        )  # fmt: skip
-
-    @property
-    def bounds(self) -> tuple[NDArray[np.int64], NDArray[np.int64], int, int]:
-        """By flow the first position and one past the last; first and last step."""
-        return self._base, self._limit, self.slots.first_step, self._last
-
-    def end(self, step: int, schedules: Mapping[int, FlowSchedule]) -> None:
-        """Note that `step` has another layout."""
-        ends = np.array([schedules[flow_id].step_start(step) for flow_id in self.slots.plan.flows], np.int64)
-        np.minimum(self._limit, ends, out=self._limit)
-        self._last = step - 1
-
-    def note_first_bytes(self, now: float) -> None:
-        for slot in self.slots.slots:
-            if slot.first_byte_at is None and slot.touched:
-                slot.first_byte_at = now
 
 
 class Assembler:
@@ -181,14 +93,14 @@ class Assembler:
         """Oldest and newest step of which bytes were dropped because they lie beyond the window."""
         self._ids = (job, group, epoch)
         self._offline = offline
-        self._modulus = _WHOLE if offline else _WRAPPED
+        self._modulus = WHOLE if offline else WRAPPED
         self._side = SideBuffer()
         self._differing = 0  # of `SideBuffer.differing`: what was counted as discarded
         self._connections = Connections(list(plan.flows))
         self._recent: dict[int, _Recent] = {}
         self._counts = np.zeros(len(Count), np.int64)
-        self._covered = np.zeros((_COVERED, 3), np.int64)
-        self._memories = [_Era(self._slots(plan, first_step), self._schedules)]
+        self._covered = np.zeros((COVERED, 3), np.int64)
+        self._memories = [Era(self._slots(plan, first_step), self._schedules)]
         self._in_use = self._memories[0]
         for step in range(first_step, first_step + window):
             self._reset(step)
@@ -226,13 +138,13 @@ class Assembler:
         for schedule in self._schedules.values():
             schedule.add_layout(step, layout)
         self._recent.clear()
-        self._memories.append(_Era(slots, self._schedules))
+        self._memories.append(Era(slots, self._schedules))
         self._memories[-2].end(step, self._schedules)
         for known in range(max(step, self.next_step), self.next_step + self.window):
             self._reset(known)
         self._drop_old()
 
-    def _era(self, step: int) -> _Era:
+    def _era(self, step: int) -> Era:
         if len(self._memories) > 1:
             for era in reversed(self._memories):
                 if era.slots.first_step <= step:
@@ -289,7 +201,7 @@ class Assembler:
         connections = self._connections.of(segments)
         while at < len(segments):
             era = self._in_use
-            at, stop, covered = _kernel(
+            at, stop, covered = place_batch(
                 at, segments.data, segments.starts, segments.lengths, segments.sequences, connections,
                 segments.damaged, *self._connections.arrays, *era.bounds, self.next_step, *era.arrays,
                 self._counts, self._covered, self._modulus, self._offline,
@@ -309,7 +221,7 @@ class Assembler:
                     return at, True
         return at, False
 
-    def _settle(self, era: _Era, covered: Sequence[tuple[int, int, int]], now: float) -> bool:
+    def _settle(self, era: Era, covered: Sequence[tuple[int, int, int]], now: float) -> bool:
         """Verify frames that a kernel has found to be covered; tell whether a step became complete."""
         slots, table = era.slots, era.slots.plan.table
         rows = [row for row, _, _ in covered]
@@ -552,26 +464,6 @@ class Assembler:
         for connection in range(len(self._connections.flows)):
             self._move(connection, step, 0)
 
-    # ---- what is missing ----
-
-    def missing(self, step: int) -> list[MissingRange]:
-        """Return what has not arrived of a step of the window, adjacent ranges of the same chunk joined."""
-        found: list[MissingRange] = []
-        slot = self.slot(step)
-        for number in slot.unverified():
-            frame = slot.frame(number)
-            for start, end in frame.missing():
-                _append(found, frame, start, end)
-        return found
-
-    def corrupt(self, step: int) -> list[CorruptFrame]:
-        """Return the frames of a step of the window whose bytes were wrong when they were last complete."""
-        return [
-            CorruptFrame(frame.primary.flow_id, frame.primary.slot.bucket, frame.primary.slot.chunk, frame.problem)
-            for _, frame in sorted(self.slot(step).objects.items())
-            if frame.problem is not None
-        ]
-
 
 def in_force(plans: Sequence[tuple[int, T]], step: int) -> T:
     """Return which of `plans`, each with its first step, is in force at `step`."""
@@ -583,15 +475,3 @@ def in_force(plans: Sequence[tuple[int, T]], step: int) -> T:
 
 def _not_needed(slot: FrameSlot) -> Discard:
     return Discard.REDUNDANT if slot.hop else Discard.DUPLICATE
-
-
-def _append(found: list[MissingRange], frame: Frame, start: int, end: int) -> None:
-    flow_id, slot = frame.primary.flow_id, frame.primary.slot
-    redundant = tuple(copy.flow_id for copy in frame.copies[1:])
-    start, end = slot.start + start, slot.start + end
-    if found:
-        last = found[-1]
-        if (last.flow_id, last.bucket, last.chunk, last.end) == (flow_id, slot.bucket, slot.chunk, start):
-            found[-1] = MissingRange(flow_id, last.bucket, last.chunk, last.start, end, redundant)
-            return
-    found.append(MissingRange(flow_id, slot.bucket, slot.chunk, start, end, redundant))

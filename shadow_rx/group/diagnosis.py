@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from jobspec.reasons import GapReason
-from placement.assembler import Assembler, MissingRange
+from placement.assembler import Assembler
+from placement.holes import MissingRange, corrupt_frames, missing_ranges
 from shadow_rx.status.group_status import Gap
 from shadow_rx.trainer.records import RecordBook
 
@@ -69,8 +70,8 @@ def disagreement(book: RecordBook, step: int) -> Gap | None:
 
 def _bytes(assembler: Assembler, step: int) -> Gap | None:
     slot = assembler.slot(step)
-    missing = assembler.missing(step)
-    corrupt = assembler.corrupt(step)
+    missing = missing_ranges(slot)
+    corrupt = corrupt_frames(slot)
     if not missing:
         return None
     kept = tuple(missing[:_KEPT])

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from jobspec.reasons import GapReason
-from placement.assembler import MissingRange
+from placement.holes import MissingRange
 from shadow_rx.status.health import Health
 
 

@@ -11,6 +11,7 @@ from jobspec.layout import Layout, ParamSpec, build_layout
 from jobspec.model import Job
 from placement.assembler import Assembler
 from placement.discard import Discard
+from placement.holes import corrupt_frames, missing_ranges
 from placement.segments import Replica
 from tests.shadow_rx.twin import make_layout
 from tests.shadow_rx.wire import Stretch, cut, make_job, primary_stretches, step_length
@@ -78,7 +79,7 @@ def test_any_order_and_repetition_gives_exactly_the_gradient(
         _place(assembler, piece)
     for step, gradient in gradients.items():
         assert assembler.slot(step).complete
-        assert assembler.missing(step) == []
+        assert missing_ranges(assembler.slot(step)) == []
         assert _buckets(assembler, step) == gradient
         # Exactly one gradient and the headers, whatever arrived twice.
         expected = layout.nbytes + 64 * assembler.plan.frames
@@ -97,7 +98,7 @@ def test_missing_ranges_are_exactly_what_was_not_sent(layout: Layout, ranks: int
             withheld |= {(piece.flow.id, piece.position + i) for i in range(len(piece.data))}
         else:
             _place(assembler, piece)
-    missing = assembler.missing(1)
+    missing = missing_ranges(assembler.slot(1))
     assert {(m.flow_id, i) for m in missing for i in range(m.start, m.end)} == withheld
     assert assembler.slot(1).complete == (not withheld)
 
@@ -162,13 +163,13 @@ def test_a_wrong_frame_is_named_and_a_later_copy_fills_it() -> None:
     _place(assembler, Stretch(pieces[0].flow, pieces[0].position, bytes(bad)))
     for piece in pieces[1:]:
         _place(assembler, piece)
-    (corrupt,) = assembler.corrupt(1)
+    (corrupt,) = corrupt_frames(assembler.slot(1))
     assert corrupt.flow_id == pieces[0].flow.id
     assert "CRC32C" in corrupt.problem
     assert not assembler.slot(1).complete
     _place(assembler, pieces[0])
     assert assembler.slot(1).complete
-    assert assembler.corrupt(1) == []
+    assert corrupt_frames(assembler.slot(1)) == []
     assert _buckets(assembler, 1) == gradient
 
 
@@ -188,7 +189,7 @@ def test_a_valid_header_of_another_frame_is_refused(field: str, offset: int, val
     changed[offset] = value
     changed[60:64] = crc32c(changed[:60]).to_bytes(4, "big")
     _place(assembler, Stretch(first.flow, first.position, bytes(changed)))
-    (corrupt,) = assembler.corrupt(1)
+    (corrupt,) = corrupt_frames(assembler.slot(1))
     assert field in corrupt.problem
 
 

@@ -17,6 +17,7 @@ from jobspec.layout import Layout, ParamSpec, build_layout
 from jobspec.model import Job
 from placement import assembler as engine
 from placement.assembler import Assembler
+from placement.holes import corrupt_frames, missing_ranges
 from placement.segments import Replica, Segments
 from placement.slots import Tally
 from tests.shadow_rx.wire import Stretch, cut, make_job, primary_stretches
@@ -28,7 +29,7 @@ EPOCH = 4
 def compiled() -> Iterator[None]:
     """Run the compiled kernel, whatever the mode."""
     patch = pytest.MonkeyPatch()
-    patch.setattr(engine, "_kernel", engine._kernel.compiled())
+    patch.setattr(engine, "place_batch", engine.place_batch.compiled())
     yield
     patch.undo()
 
@@ -66,8 +67,8 @@ def _state(assembler: Assembler) -> dict[str, object]:
         "discarded": +assembler.discarded,
         "overrun": assembler.overrun,
         "references": assembler._connections.arrays[1].tolist(),
-        "missing": [assembler.missing(step) for step in steps],
-        "corrupt": [assembler.corrupt(step) for step in steps],
+        "missing": [missing_ranges(assembler.slot(step)) for step in steps],
+        "corrupt": [corrupt_frames(assembler.slot(step)) for step in steps],
         "counts": [(s.remaining, s.received_bytes, s.peer_bytes, s.repaired_bytes, s.complete) for s in slots],
         "damaged": [dict(slot.damaged) for slot in slots],
         "coverage": [slot.coverage() for slot in slots],
@@ -217,9 +218,9 @@ def test_it_is_as_if_they_came_one_by_one(
 
 def test_it_is_compiled_before_it_is_called(compiled: None) -> None:
     """The arguments that the loader compiles it for are of the types that it gets."""
-    function, seen = engine._kernel, []
+    function, seen = engine.place_batch, []
     patch = pytest.MonkeyPatch()
-    patch.setattr(engine, "_kernel", lambda *args: seen.append(args) or function(*args))
+    patch.setattr(engine, "place_batch", lambda *args: seen.append(args) or function(*args))
     job, layout = make_job(3), build_layout([ParamSpec("p", (900,), DType.FLOAT32)], 4000)
     arrivals = _arrivals(job, {1: layout}, 1, 1, 500, 0.0, random.Random(1))
     _at_once(_assembler(job, layout, 2, 1), arrivals, False, 10_000)

@@ -20,6 +20,7 @@ from jobspec.schedule import FrameSlot, step_plan
 from placement.assembler import Assembler
 from placement.discard import Discard
 from placement.frames import Frame, FrameCopy, FrameIdentity
+from placement.holes import missing_ranges
 from placement.segments import Replica
 from placement.variants import SideBuffer, Variant, candidates
 from tests.shadow_rx.rig import Rig
@@ -124,7 +125,7 @@ def test_a_frame_is_there_exactly_when_every_byte_and_a_header_came(
         missing |= {(flow.id, position) for position in holes}
     slot_of_step = assembler.slot(1)
     assert slot_of_step.complete == complete
-    assert {(m.flow_id, i) for m in assembler.missing(1) for i in range(m.start, m.end)} == missing
+    assert {(m.flow_id, i) for m in missing_ranges(assembler.slot(1)) for i in range(m.start, m.end)} == missing
     assert slot_of_step.repaired_bytes == repaired
     assert assembler.discarded[Discard.COPIES_DIFFER] == 0
     if complete:

@@ -16,6 +16,7 @@ from jobspec.dtypes import DType
 from jobspec.layout import Layout, ParamSpec, build_layout
 from jobspec.model import Job
 from placement import assembler as engine
+from placement import era
 from placement.assembler import Assembler
 from placement.holes import corrupt_frames, missing_ranges
 from placement.segments import Replica, Segments
@@ -226,4 +227,4 @@ def test_it_is_compiled_before_it_is_called(compiled: None) -> None:
     _at_once(_assembler(job, layout, 2, 1), arrivals, False, 10_000)
     patch.undo()
     types = [numba.typeof(argument) for argument in seen[0]]
-    assert types == [numba.typeof(argument) for argument in engine._example()]
+    assert types == [numba.typeof(argument) for argument in era._example()]

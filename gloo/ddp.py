@@ -98,20 +98,23 @@ class DdpDecoder:
 
     def run(self, collectives: Collectives, end: int) -> None:
         """Go through the collectives before number `end`."""
-        for tag in range(self._next, end):
-            slot = collectives.slots.get(tag)
-            if self.problem is not None and self.begun:
+        expected = self._next
+        for tag in sorted(tag for tag in collectives.slots if self._next <= tag < end):
+            slot = collectives.slots[tag]
+            if self.begun and tag > expected:
+                self._fail(f"collective {expected} of the process group was not captured")
+            if self.begun and self.problem is not None:
                 break
             if tag in collectives.twice:
                 self._fail(f"collective {tag} is there twice: connections of several process groups are mixed up")
-            elif slot is None:
-                if self.begun:
-                    self._fail(f"collective {tag} of the process group was not captured")
             elif prefix_of(slot) == Prefix.ALLREDUCE:
                 if self.begun:
                     self._reduced(collectives.get(slot, self._hints()))
             else:
                 self._other(collectives.get(slot))
+            expected = tag + 1
+        if self.begun and expected < end:
+            self._fail(f"collective {expected} of the process group was not captured")
         self._next = max(self._next, end)
 
     def finish(self, ended: bool) -> None:

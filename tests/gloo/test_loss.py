@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import random
 from functools import cache
+from ipaddress import IPv4Address
 
 import pytest
 
 from gloo.decoder import Decoder
-from tests.gloo.encoder import Made, Sent, Traffic, feed, make
+from gloo.wire import Header, Opcode, Prefix, build_header, build_slot
+from packets.batch import PacketBatch
+from packets.decode import decode
+from tests.gloo.encoder import Made, Sent, Traffic, feed, make, tcp_frame
 from tests.gloo.test_decode import check
 
 SMALL = {
@@ -140,3 +144,18 @@ def test_without_one_direction_of_a_connection(ranks):
         if ranks == 3 and (source, destination) in ((11, 10), (10, 12)):
             continue  # data of the ring
         assert ranks == 2 or all(step.complete for _, step in steps)
+
+
+def test_a_forged_number_far_ahead_is_a_collective_that_was_not_captured():
+    job = make(Traffic(ranks=2, close=False))
+    packets = [packet.data for packet in job.capture(0)]
+    headers = decode(PacketBatch.of(packets))
+    last = next(header for header in headers[::-1] if header["payload_length"])
+    forged = build_header(Header(Opcode.SEND_READY, build_slot(Prefix.ALLREDUCE, 0xFFFFFFFF), 8))
+    ends = [IPv4Address(int(last[f"{end}_low"])) for end in ("source", "destination")]
+    ports = (int(last["source_port"]), int(last["destination_port"]))
+    seq = (int(last["seq"]) + int(last["payload_length"])) % (1 << 32)
+    packets.append(tcp_frame(*ends, *ports, seq, int(last["ack"]), int(last["flags"]), forged))
+    steps = feed(Decoder(), [packets])
+    check(job, steps[:-1])
+    assert "was not captured" in (steps[-1][1].problem or "")

@@ -146,16 +146,22 @@ def test_without_one_direction_of_a_connection(ranks):
         assert ranks == 2 or all(step.complete for _, step in steps)
 
 
-def test_a_forged_number_far_ahead_is_a_collective_that_was_not_captured():
+@pytest.mark.parametrize("begun", [True, False])
+def test_a_forged_number_far_ahead_costs_nothing(begun):
     job = make(Traffic(ranks=2, close=False))
     packets = [packet.data for packet in job.capture(0)]
     headers = decode(PacketBatch.of(packets))
-    last = next(header for header in headers[::-1] if header["payload_length"])
-    forged = build_header(Header(Opcode.SEND_READY, build_slot(Prefix.ALLREDUCE, 0xFFFFFFFF), 8))
+    rows = [row for row, header in enumerate(headers) if header["payload_length"]]
+    row = rows[-1] if begun else rows[0]
+    last = headers[row]
+    forged = build_header(Header(Opcode.DATA, build_slot(Prefix.ALLREDUCE, 0xFFFFFFFF), 8)) + bytes(8)
     ends = [IPv4Address(int(last[f"{end}_low"])) for end in ("source", "destination")]
     ports = (int(last["source_port"]), int(last["destination_port"]))
     seq = (int(last["seq"]) + int(last["payload_length"])) % (1 << 32)
-    packets.append(tcp_frame(*ends, *ports, seq, int(last["ack"]), int(last["flags"]), forged))
-    steps = feed(Decoder(), [packets])
-    check(job, steps[:-1])
-    assert "was not captured" in (steps[-1][1].problem or "")
+    packet = tcp_frame(*ends, *ports, seq, int(last["ack"]), int(last["flags"]), forged)
+    steps = feed(Decoder(), [[*packets[: row + 1], packet]])
+    if begun:
+        check(job, steps[:-1])
+        assert "was not captured" in (steps[-1][1].problem or "")
+    else:
+        assert steps == []

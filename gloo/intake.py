@@ -10,9 +10,9 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from gloo.copy import gather
 from gloo.stream import Stream
 from packets.batch import PacketBatch
+from packets.gather import gather
 from packets.headers import Checksum, Headers, Kind
 
 FIN, SYN, RST, ACK = 0x01, 0x02, 0x04, 0x10

@@ -1,4 +1,4 @@
-"""Compiled decoding of headers: the functions of `packets.reference`, for numba.
+"""Compiled decoding of headers and copying of payloads: `packets.reference` and `packets.gather`, for numba.
 
 Everything here is a pure function over arrays and runs without the interpreter lock. Positions are int64 throughout,
 and every one is checked against the packet's captured end before it is read: numba does not check bounds.
@@ -304,3 +304,16 @@ def decode(data, starts, lengths, wire_lengths, link_types, verify, rows):
             _tcp(data, row, at, end, captured_end, captured, wire, verify)
         elif row.protocol == 17:
             _udp(data, row, at, end, captured_end, captured, wire)
+
+
+@jit
+def gather(data, starts, lengths, out):
+    """Copy payloads one behind the other: see `packets.gather`."""
+    at = 0
+    for number in range(len(starts)):
+        start, length = starts[number], lengths[number]
+        if start < 0 or length < 0 or start + length > len(data) or at + length > len(out):
+            break
+        out[at : at + length] = data[start : start + length]
+        at += length
+    return at

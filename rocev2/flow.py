@@ -95,7 +95,8 @@ class PacketLog:
         counts = np.bincount(opcodes)
         self._opcodes.update({opcode: int(counts[opcode]) for opcode in np.flatnonzero(counts).tolist()})
         self._payload_bytes += int(frames["size"].sum())
-        for size in np.unique(frames["size"][_FIRSTS[opcodes]]).tolist():
+        firsts = frames["size"][_FIRSTS[opcodes]]
+        for size in (int(firsts.min()), int(firsts.max())) if len(firsts) else ():
             self.mtu = size if self.mtu in (None, size) else 0
         responses = frames[opcodes == READ_FIRST]
         self.read_mtus.update(zip(responses["psn"].tolist(), responses["size"].tolist(), strict=True))
@@ -176,6 +177,7 @@ class PacketLog:
             self._payload_bytes,
             self.queue.lost(self.mtu, read_mtus),
             (self.queue.duplicates, self.queue.conflicting, self.queue.reordered),
+            table.last + 1 if table is not None else 0,
         )
 
 
@@ -203,6 +205,8 @@ class Flow:
     lost: tuple[tuple[int, int], ...]
     copies: tuple[int, int, int]
     """Duplicates, copies that differ, and packets that the capture has out of order."""
+    sent: int
+    """Steps up to the last one that was captured."""
 
     @property
     def steps(self) -> Mapping[int, Step]:
@@ -214,11 +218,6 @@ class Flow:
         """Steps that were begun: sent, or announced."""
         announced = self.promise.steps if self.promise is not None else 0
         return max(self.sent, min(announced, self.sent + _MOST_AHEAD))
-
-    @property
-    def sent(self) -> int:
-        """Steps up to the last one that was captured."""
-        return max(self.steps, default=-1) + 1
 
     def summary(self, rank: int | None, channel: int | None) -> QueuePairSummary:
         """Return what `checkmate inspect` shows of it."""

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from packets.batch import Bytes
+from packets.gather import gather
 from rocev2.headers import FRAME, Frames
 from rocev2.opcodes import READ_REQUEST
 from rocev2.psn import HALF, MODULUS, unwrap, wrap
@@ -76,7 +77,8 @@ class QueuePair:
     def __init__(self) -> None:
         """Start before the first packet."""
         self._kept: list[Frames] = []  # each in PSN order; `payload` is a position in `_payloads`
-        self._payloads = bytearray()
+        self._payloads: Bytes = np.empty(0, np.uint8)  # with room behind the `_end` bytes that are there
+        self._end = 0
         self._conflicts: set[int] = set()
         self._seen = PsnRanges()
         self._newest: int | None = None
@@ -107,10 +109,14 @@ class QueuePair:
         self.reads.update(zip(reads["psn"].tolist(), reads["length"].tolist(), strict=True))
         kept = frames[keep]
         if len(kept):
-            view, sizes = memoryview(data), kept["size"]  # type: ignore[arg-type]
-            spans = zip(kept["payload"].tolist(), (kept["payload"] + sizes).tolist(), strict=True)
-            kept["payload"] = len(self._payloads) + np.cumsum(sizes) - sizes
-            self._payloads += b"".join([view[start:stop] for start, stop in spans])
+            starts, sizes = np.ascontiguousarray(kept["payload"]), np.ascontiguousarray(kept["size"])
+            stops = self._end + np.cumsum(sizes)
+            end = int(stops[-1])
+            if end > len(self._payloads):
+                self._payloads.resize(end + (end >> 3), refcheck=False)  # without a copy, as a rule: no view is kept
+            gather(data, starts, sizes, self._payloads[self._end : end])
+            self._end = end
+            kept["payload"] = stops - sizes
             self._kept.append(kept)
 
     def _out_of_order(self, frames: Frames, keep: NDArray[np.bool_], data: Bytes) -> NDArray[np.int64]:
@@ -142,7 +148,7 @@ class QueuePair:
             first: one row of the same batch, no row if that is not kept, None if the first copy is in none.
             data: where the payloads of the batch are.
         """
-        payloads = data if first is not None else np.frombuffer(self._payloads, np.uint8)
+        payloads = data if first is not None else self._payloads
         first = self._find(int(copy["psn"][0])) if first is None else first
         if not len(first):
             return True
@@ -169,7 +175,7 @@ class QueuePair:
             frames = frames[np.argsort(psns, kind="stable")]
         if self._conflicts:
             frames = frames[~np.isin(frames["psn"], list(self._conflicts))]
-        return frames, np.frombuffer(self._payloads, np.uint8)
+        return frames, self._payloads[: self._end]
 
     def lost(self, mtu: int | None, exact: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
         """Return the first lost ranges (first, last), inclusive, of PSNs that requests must have had.

@@ -8,12 +8,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gloo.copy import gather
 from gloo.model import Types, find_types
 from gloo.parameters import assign, read_shapes
 from gloo.ring import cut, lengths, parts, solve
 from gloo.stream import Stream
 from gloo.wire import Header, Opcode, Prefix, build_header, build_slot, find_header, parse_header
+from packets.gather import gather
 
 
 @given(st.integers(1, 40 << 20), st.sampled_from([2, 4, 8]), st.integers(2, 7), st.data())

@@ -18,5 +18,5 @@ def _gather(data: Bytes, starts: NDArray[np.int64], lengths: NDArray[np.int64], 
     return at
 
 
-gather = Kernel(_gather, "gloo.kernels:gather")
+gather = Kernel(_gather, "packets.kernels:gather")
 """See `_gather`."""

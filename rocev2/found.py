@@ -229,8 +229,7 @@ def _heads(flow: Flow | None) -> NDArray[np.uint64]:
     writes = [write for step in (flow.steps.values() if flow is not None else ()) for write in step.writes]
     if not writes:
         return np.zeros(0, np.uint64)
-    frames = np.concatenate([write.frames for write in writes])
-    places = frames["payload"][frames["size"] >= LL.line_bytes]
+    places = np.concatenate([write.frames["payload"][write.frames["size"] >= LL.line_bytes] for write in writes])
     lines = writes[0].data[places[:, None] + np.arange(LL.line_bytes)]
     return np.unique(LL.data(lines.reshape(-1)).view(np.uint64))
 

@@ -26,7 +26,7 @@ def _u16(data, at):
 
 
 @jit
-def _unsigned(data, at, size):
+def unsigned(data, at, size):
     """Return a big-endian number of up to 8 bytes."""
     value = np.uint64(0)
     for place in range(at, at + size):
@@ -91,7 +91,7 @@ def _tcp(data, row, at, end, captured_end, captured, wire, verify):
         _cut(row, captured, wire)
         return
     row.source_port, row.destination_port = _u16(data, at), _u16(data, at + 2)
-    row.seq, row.ack = _unsigned(data, at + 4, 4), _unsigned(data, at + 8, 4)
+    row.seq, row.ack = unsigned(data, at + 4, 4), unsigned(data, at + 8, 4)
     row.flags, row.window = data[at + 13], _u16(data, at + 14)
     header = np.int64(data[at + 12]) >> 4 << 2
     payload = at + header
@@ -134,7 +134,7 @@ def _udp(data, row, at, end, captured_end, captured, wire):
         row.kind = _ROCE
         flags = np.int64(data[at + 9])
         row.opcode, row.solicited, row.pad = data[at + 8], flags >> 7, flags >> 4 & 3
-        row.dest_qp, row.psn = _unsigned(data, at + 13, 3), _unsigned(data, at + 17, 3)
+        row.dest_qp, row.psn = unsigned(data, at + 13, 3), unsigned(data, at + 17, 3)
         row.ack_request = data[at + 16] >> 7
         last = stop - ICRC_BYTES
     else:
@@ -157,7 +157,7 @@ def _ipv4(data, row, at, captured_end, wire_end, captured, wire):
         row.kind = _MALFORMED
         return np.int64(-1), np.int64(0)
     row.ip_version, row.network, row.tos, row.protocol = 4, at, data[at + 1], data[at + 9]
-    row.source_low, row.destination_low = _unsigned(data, at + 12, 4), _unsigned(data, at + 16, 4)
+    row.source_low, row.destination_low = unsigned(data, at + 12, 4), unsigned(data, at + 16, 4)
     total = _u16(data, at + 2)
     end = at + total if total else max(captured_end, wire_end)
     if end < at + header or end > max(captured_end, wire_end):
@@ -185,7 +185,7 @@ def _jumbo(data, at, stop):
             at += 1
             continue
         if data[at] == 0xC2 and data[at + 1] == 4 and at + 6 <= stop:
-            return np.int64(_unsigned(data, at + 2, 4))
+            return np.int64(unsigned(data, at + 2, 4))
         at += 2 + np.int64(data[at + 1])
     return np.int64(0)
 
@@ -200,8 +200,8 @@ def _ipv6(data, row, at, captured_end, wire_end, captured, wire):
         row.kind = _MALFORMED
         return np.int64(-1), np.int64(0)
     row.ip_version, row.network, row.tos, row.ip_checksum = 6, at, _u16(data, at) >> 4 & 0xFF, _ABSENT
-    row.source_high, row.source_low = _unsigned(data, at + 8, 8), _unsigned(data, at + 16, 8)
-    row.destination_high, row.destination_low = _unsigned(data, at + 24, 8), _unsigned(data, at + 32, 8)
+    row.source_high, row.source_low = unsigned(data, at + 8, 8), unsigned(data, at + 16, 8)
+    row.destination_high, row.destination_low = unsigned(data, at + 24, 8), unsigned(data, at + 32, 8)
     limit = max(captured_end, wire_end)
     length = _u16(data, at + 4)
     protocol = np.int64(data[at + 6])
@@ -256,7 +256,7 @@ def _link(data, row, start, captured_end, captured, wire, link_type):
         _cut(row, captured, wire)
         return at, kind
     if link_type == _ETHERNET:
-        row.ethernet_destination, row.ethernet_source = _unsigned(data, start, 6), _unsigned(data, start + 6, 6)
+        row.ethernet_destination, row.ethernet_source = unsigned(data, start, 6), unsigned(data, start + 6, 6)
         kind = _u16(data, start + 12)
     elif link_type == _SLL:
         kind = _u16(data, start + 14)

@@ -10,6 +10,7 @@ import numpy as np
 
 from packets.compiled import jit
 from packets.headers import ROCE_PORT, Kind
+from packets.kernels import unsigned
 from rocev2 import messages
 from rocev2.headers import UDP, Verdict
 from rocev2.opcodes import AETH, ATOMIC_ETH, DETH, IMM, KNOWN, RDETH, RETH, WRITES, extended_header_bytes
@@ -91,14 +92,6 @@ def _icrc(data, network, ip_bytes, udp, stop, head):
 
 
 @jit
-def _unsigned(data, at, size):
-    value = np.uint64(0)
-    for place in range(at, at + size):
-        value = value << np.uint64(8) | np.uint64(data[place])
-    return value
-
-
-@jit
 def _little(data, at):
     value = np.int64(0)
     for place in range(at + 3, at - 1, -1):
@@ -132,7 +125,7 @@ def read(data, starts, lengths, headers, frames):
                 at = header.transport
                 if at == 0:
                     at = network + ((np.int64(data[network]) & 15) * 4 if header.ip_version == 4 else 40)
-                if at + 4 <= starts[row] + lengths[row] and _unsigned(data, at + 2, 2) == np.uint64(ROCE_PORT):
+                if at + 4 <= starts[row] + lengths[row] and unsigned(data, at + 2, 2) == np.uint64(ROCE_PORT):
                     frame.verdict = _CUT if header.kind == _TRUNCATED else _LENGTH
             continue
         parts = _PARTS[header.opcode]
@@ -153,9 +146,9 @@ def read(data, starts, lengths, headers, frames):
         frame.immediate = frame.syndrome = -1
         at += (4 if parts & RDETH else 0) + (8 if parts & DETH else 0)
         if parts & RETH:
-            frame.address = _unsigned(data, at, 8)
-            frame.rkey = _unsigned(data, at + 8, 4)
-            frame.length = _unsigned(data, at + 12, 4)
+            frame.address = unsigned(data, at, 8)
+            frame.rkey = unsigned(data, at + 8, 4)
+            frame.length = unsigned(data, at + 12, 4)
             at += 16
         if parts & ATOMIC_ETH:
             at += 28

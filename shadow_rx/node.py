@@ -19,7 +19,8 @@ from shadow_rx.core import ShadowCore
 from shadow_rx.errors import Refusal, ShadowError
 from shadow_rx.group.replica import GroupReplica
 from shadow_rx.logs.message_log import MessageLog
-from shadow_rx.publish.publisher import Publisher, Written
+from shadow_rx.publish.core import Written
+from shadow_rx.publish.publisher import Publisher
 from shadow_rx.publish.snapshot import EncodedPoint, Snapshot, encode
 from shadow_rx.status.events import (
     Event,

@@ -5,31 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Protocol
 
 from jobspec.supervised import OnDeath, SupervisedThread
+from shadow_rx.publish.core import PublisherCore, Report, Work
 from shadow_rx.publish.snapshot import Snapshot
-from shadow_rx.publish.store_queue import StoreQueue
 from shadow_rx.status.health import Part, StoreStatus
-from shadow_rx.store.names import Point
-from shadow_rx.store.writer import RecoveryStore, StoreResult
-
-
-@dataclass(frozen=True)
-class Written:
-    """What a publisher did with one point that storage was given."""
-
-    result: StoreResult
-    """What became of it."""
-    nbytes: int
-    """Bytes that were written; 0 where it was only taken, and waits for others."""
-    seconds: float
-    """How long that took."""
-
-
-Report = Callable[[Written | Point], None]
-"""Called with what was done with each point, or with the point itself when it was dropped unwritten."""
+from shadow_rx.store.writer import RecoveryStore
 
 
 class Publisher(Protocol):
@@ -56,28 +38,27 @@ class Publisher(Protocol):
 
 
 class DirectPublisher:
-    """Stores each point before `offer` returns: for simulations and tests."""
+    """Stores each point before `offer` returns: for replays and tests."""
 
     def __init__(self, store: RecoveryStore) -> None:
         """Write to `store`."""
         self.store = store
+        self._core = PublisherCore(store, 1)
         self._report: Report | None = None
 
     def start(self, report: Report) -> None:
         """Report results through `report`."""
         self._report = report
+        self._core.start()
 
     def offer(self, snapshot: Snapshot, room: int | None = None) -> None:
-        """Store `snapshot` now.
+        """Store `snapshot` now; as it never waits, it needs no room.
 
         Raises:
-            RuntimeError: the publisher was not started.
+            RuntimeError: the publisher was not started, or is closed.
         """
-        if self._report is None:
-            raise RuntimeError("the publisher has not been started; call start first")
-        before = self.store.written_bytes
-        result = self.store.publish(snapshot)
-        self._report(Written(result, self.store.written_bytes - before, 0.0))
+        self._core.offer(snapshot)
+        self._work()
 
     def status(self, group: str) -> StoreStatus:
         """Return what is held of `group`: steps that wait for a common flush."""
@@ -85,14 +66,19 @@ class DirectPublisher:
 
     def close(self) -> None:
         """Commit what waits for others, and give the store back."""
-        for result in self.store.flush():
-            if self._report is not None:
-                self._report(Written(result, 0, 0.0))
+        self._core.close()
+        self._work()
         self.store.close()
+
+    def _work(self) -> None:
+        while (work := self._core.take()) is not None:
+            for written in self._core.finish(self._core.write(work), 0.0):
+                if self._report is not None:
+                    self._report(written)
 
 
 class BackgroundPublisher:
-    """Stores points in a thread, from a queue that is bounded in number and bytes.
+    """Stores points in a thread, from a queue that is bounded in number and bytes: a driver of `PublisherCore`.
 
     When storage is slower than training, first several steps share a flush and bases are put off; then waiting points
     are thinned out (`StoreQueue`), never the newest one and never the one being written: fewer steps become durable,
@@ -119,10 +105,9 @@ class BackgroundPublisher:
             ValueError: `depth` is below 1.
         """
         self.store = store
-        self._queue = StoreQueue(depth)
+        self._core = PublisherCore(store, depth)
         self._clock = clock
         self._changed = threading.Condition()
-        self._closed = False
         self._report: Report | None = None
         self._thread: SupervisedThread | None = None
         self._on_death = on_death
@@ -130,6 +115,7 @@ class BackgroundPublisher:
     def start(self, report: Report) -> None:
         """Start the thread; `report` is called from it, and from `offer` for points that are dropped."""
         self._report = report
+        self._core.start()
         self._thread = SupervisedThread("publisher", lambda: self._run(report), self._on_death)
         self._thread.start()
 
@@ -140,17 +126,16 @@ class BackgroundPublisher:
             RuntimeError: the publisher was not started, or is closed.
         """
         with self._changed:
-            if self._report is None or self._closed:
-                raise RuntimeError("the publisher is not running; call start first, and offer nothing after close")
-            dropped = self._queue.offer(snapshot, room)
+            dropped = self._core.offer(snapshot, room)
             self._changed.notify_all()
+        assert self._report is not None, "it is running"
         for point in dropped:
             self._report(point)
 
     def status(self, group: str) -> StoreStatus:
         """Return what is held of `group`."""
         with self._changed:
-            return self._queue.status(group)
+            return self._core.status(group)
 
     def part(self) -> Part:
         """Return how the thread is."""
@@ -159,25 +144,22 @@ class BackgroundPublisher:
     def close(self) -> None:
         """Store what waits, then stop the thread and give the store back."""
         with self._changed:
-            self._closed = True
+            self._core.close()
             self._changed.notify_all()
         if self._thread is not None:
             self._thread.join()
         self.store.close()
 
     def _run(self, report: Report) -> None:
-        while True:
+        while (work := self._await_work()) is not None:
+            started = self._clock()
+            done = self._core.write(work)
             with self._changed:
-                self._changed.wait_for(lambda: len(self._queue) or self._closed)
-                taken = self._queue.take()
-            if taken is None:
-                break
-            started, before = self._clock(), self.store.written_bytes
-            # Flushes thin out first when storage is slow: what waits shares them.
-            result = self.store.publish(taken.snapshot, taken.hurry, taken.log_bytes)
-            written = Written(result, self.store.written_bytes - before, self._clock() - started)
-            with self._changed:
-                self._queue.written(taken.snapshot.group, self.store.log_bytes(taken.snapshot.group))
-            report(written)
-        for result in self.store.flush():
-            report(Written(result, 0, 0.0))
+                written = self._core.finish(done, self._clock() - started)
+            for each in written:
+                report(each)
+
+    def _await_work(self) -> Work | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._core.has_work)
+            return self._core.take()

@@ -20,9 +20,9 @@ from shadow_rx.core import ShadowCore
 from shadow_rx.errors import ShadowError
 from shadow_rx.node import ShadowNode
 from shadow_rx.options import ShadowOptions
-from shadow_rx.publish.publisher import Report, Written
+from shadow_rx.publish.core import Done, PublisherCore, Report
 from shadow_rx.publish.snapshot import Snapshot
-from shadow_rx.publish.store_queue import STORE_COPIES, StoreQueue
+from shadow_rx.publish.store_queue import STORE_COPIES
 from shadow_rx.status.events import Event, StepReplicated
 from shadow_rx.status.group_status import GroupStatus
 from shadow_rx.status.health import StoreStatus
@@ -62,22 +62,23 @@ def limit(twin: Twin, options: ShadowOptions) -> int:
 
 
 class SimulatedPublisher:
-    """Writes what the real queue gives it to the real store; a write takes as long as the clock is told."""
+    """Drives the real core; a write to the real store takes as long as the clock is told."""
 
     def __init__(self, store: RecoveryStore, depth: int, clock: Callable[[], float]) -> None:
         self.store = store
-        self.queue = StoreQueue(depth)
+        self.core = PublisherCore(store, depth)
         self.bytes_per_second = float("inf")
         self._clock = clock
         self._free_at = 0.0
-        self._done: tuple[float, str, Written] | None = None
+        self._done: tuple[Done, float] | None = None
         self._report: Report = lambda result: None
 
     def start(self, report: Report) -> None:
         self._report = report
+        self.core.start()
 
     def offer(self, snapshot: Snapshot, room: int | None = None) -> None:
-        dropped: list[Point] = self.queue.offer(snapshot, room)
+        dropped: list[Point] = self.core.offer(snapshot, room)
         self._free_at = max(self._free_at, self._clock()) if self._done is None else self._free_at
         for point in dropped:
             self._report(point)
@@ -88,22 +89,20 @@ class SimulatedPublisher:
             if self._done is not None:
                 if self._free_at > now:
                     return
-                _, group, written = self._done
+                done, seconds = self._done
                 self._done = None
-                self.queue.written(group, self.store.log_bytes(group))
-                self._report(written)
-            taken = self.queue.take()
-            if taken is None:
+                for written in self.core.finish(done, seconds):
+                    self._report(written)
+            work = self.core.take()
+            if work is None:
                 return
-            before = self.store.written_bytes
-            result = self.store.publish(taken.snapshot, taken.hurry, taken.log_bytes)
-            nbytes = self.store.written_bytes - before
-            seconds = nbytes / self.bytes_per_second
+            done = self.core.write(work)
+            seconds = done.nbytes / self.bytes_per_second
             self._free_at += seconds
-            self._done = self._free_at, taken.snapshot.group, Written(result, nbytes, seconds)
+            self._done = done, seconds
 
     def status(self, group: str) -> StoreStatus:
-        return self.queue.status(group)
+        return self.core.status(group)
 
     def close(self) -> None:
         self.store.close()

@@ -6,6 +6,7 @@ import threading
 
 from jobspec.sidechannel.side_channel_pb2 import ChangeRequest, StepRecord
 from jobspec.supervised import OnDeath, SupervisedThread
+from nccl_emu.sender_core import SenderCore, Turn
 from nccl_emu.shadow_session import ShadowSession
 
 _RETRY_SECONDS = 0.1
@@ -13,21 +14,20 @@ _RETRY_SECONDS = 0.1
 
 
 class RecordSender:
-    """A thread around a session."""
+    """A thread around a session: a driver of `SenderCore`."""
 
     def __init__(self, session: ShadowSession, on_death: OnDeath | None = None) -> None:
         """Start the thread; from now on it alone sends. `on_death` is told where it ends by what nobody expected."""
         self._session = session
+        self._core = SenderCore(session)
         self._changed = threading.Condition()
-        self._finishing = False
-        self._abandoned = threading.Event()
         self._thread = SupervisedThread("step records", self._run, on_death)
         self._thread.start()
 
     def send(self, record: StepRecord) -> None:
         """Queue a record; returns at once."""
         with self._changed:
-            self._session.offer(record)
+            self._core.offer(record)
             self._changed.notify()
 
     def change(self, request: ChangeRequest) -> None:
@@ -41,7 +41,7 @@ class RecordSender:
     def send_state(self, step: int, state: bytes, *, final: bool = False) -> None:
         """Queue the state after `step` (`ShadowSession.offer_state`); returns at once."""
         with self._changed:
-            self._session.offer_state(step, state, final=final)
+            self._core.offer_state(step, state, final=final)
             self._changed.notify()
 
     def finish(self, timeout: float) -> str | None:
@@ -50,18 +50,25 @@ class RecordSender:
         A sender whose thread has died sends nothing any more.
         """
         with self._changed:
-            self._finishing = True
+            self._core.finish()
             self._changed.notify()
         self._thread.join(timeout)
-        self._abandoned.set()
-        return f"step records still wait after {timeout} s" if self._thread.alive else self._thread.trouble
+        sends = self._thread.alive  # asked before it is told to give up, which it may do at once
+        with self._changed:
+            self._core.abandon()
+            self._changed.notify()
+        return f"step records still wait after {timeout} s" if sends else self._thread.trouble
 
     def _run(self) -> None:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._session.waiting or self._finishing)
-                if not self._session.waiting:
-                    return
-            while not self._session.flush():
-                if self._abandoned.wait(_RETRY_SECONDS):
-                    return
+                self._changed.wait_for(lambda: self._core.turn is not Turn.IDLE)
+                if self._core.turn is Turn.RETRY:
+                    # What is offered meanwhile does not make it sooner.
+                    self._changed.wait_for(lambda: self._core.turn is Turn.OVER, _RETRY_SECONDS)
+                    self._core.retry()
+                turn = self._core.turn
+            if turn is Turn.OVER:
+                return
+            if turn is Turn.SEND:
+                self._core.send()

@@ -179,16 +179,22 @@ class ShadowSession:
     def flush(self) -> bool:
         """Send what waits; returns False when the shadow is not there, and the rest has to wait."""
         while self._waiting:
-            item = self._waiting[0]
-            try:
-                self._send(item)
-            except SideChannelError as error:
-                if self._may_pass(error):
-                    return False
-                self._on_lost(item.step, str(error))
-            self._waiting.popleft()
-            if isinstance(item, _State):
-                self._state_from, self._uploading = None, False
+            if not self.send_next():
+                return False
+        return True
+
+    def send_next(self) -> bool:
+        """Send the oldest message of those that wait; returns False when the shadow is not there, and it has to wait."""
+        item = self._waiting[0]
+        try:
+            self._send(item)
+        except SideChannelError as error:
+            if self._may_pass(error):
+                return False
+            self._on_lost(item.step, str(error))
+        self._waiting.popleft()
+        if isinstance(item, _State):
+            self._state_from, self._uploading = None, False
         return True
 
     def _send(self, item: StepRecord | _State) -> None:

@@ -119,7 +119,7 @@ class _BrokenServer:
 def test_a_ranks_sender(monkeypatch: pytest.MonkeyPatch) -> None:
     channel = GrpcSideChannel("unix:/nowhere")
     session = ShadowSession(channel, "dp0", 1, [], lambda *_: None)
-    monkeypatch.setattr(session, "flush", fails)
+    monkeypatch.setattr(session, "send_next", fails)
     told: list[str] = []
     sender = RecordSender(session, lambda name, trouble: told.append(f"{name} {trouble}"))
     sender.send(pb.StepRecord(group="dp0", epoch=1, step=1))

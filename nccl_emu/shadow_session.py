@@ -184,7 +184,7 @@ class ShadowSession:
         return True
 
     def send_next(self) -> bool:
-        """Send the oldest message of those that wait; returns False when the shadow is not there, and it has to wait."""
+        """Send the oldest message that waits; returns False when the shadow is not there, and it has to wait."""
         item = self._waiting[0]
         try:
             self._send(item)

@@ -211,7 +211,13 @@ def _links(rng: random.Random, chosen: set[Injection]) -> LinkPlan:
 
     uplink = replace(any_link(), loss=amount(Injection.LOSS_BEFORE, 0.01, 0.05))
     downlink = replace(any_link(), loss=amount(Injection.LOSS_BEFORE, 0.01, 0.05))
-    # Several flips at a time can pass TCP's checksum: behind the switch only the frames' CRC finds them.
+    # Two flips in one segment can pass TCP's checksum, and a rank that then finds a wrong frame CRC stops the job. So
+    # segments to a rank are damaged on one of their two links.
+    if rng.random() < 0.5:
+        uplink = replace(uplink, corrupt=0.0)
+    else:
+        downlink = replace(downlink, corrupt=0.0)
+    # Behind the switch only the frames' CRC finds several flips.
     replica = replace(any_link(), loss=amount(Injection.LOSS_AFTER, 0.02, 0.06), corrupt_bits=3)
     return LinkPlan(uplink, downlink, replica)
 

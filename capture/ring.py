@@ -13,10 +13,10 @@ import socket
 import struct
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
 
 import numpy as np
 
+from capture.frame_socket import ALL_PROTOCOLS, SOL_PACKET, be_promiscuous, dropped_since_last_call, ignore_outgoing
 from capture.walk import walk_block
 from packets.batch import PacketBatch
 from packets.headers import LinkType
@@ -31,11 +31,8 @@ RETIRE_MS = 25
 _PAUSE_S = 0.001
 
 # linux/if_packet.h and linux/if_ether.h
-_SOL_PACKET = 263
-_ADD_MEMBERSHIP, _RX_RING, _STATISTICS, _VERSION, _RESERVE, _IGNORE_OUTGOING = 1, 5, 6, 10, 12, 23
+_RX_RING, _VERSION, _RESERVE = 5, 10, 12
 _TPACKET_V3 = 2
-_PROMISCUOUS = 1
-_ALL_PROTOCOLS = 3
 _STATUS_USER = 1
 _FRAME_BYTES = 2048  # without meaning in version 3, but it must divide the block size
 _RESERVED_BYTES = 4
@@ -80,19 +77,17 @@ class PacketRing:
         self._held: set[int] = set()
         self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
         try:
-            self._socket.setsockopt(_SOL_PACKET, _VERSION, _TPACKET_V3)
-            self._socket.setsockopt(_SOL_PACKET, _RESERVE, _RESERVED_BYTES)
-            with suppress(OSError):  # before Linux 4.20; the walk skips them anyway
-                self._socket.setsockopt(_SOL_PACKET, _IGNORE_OUTGOING, 1)
+            self._socket.setsockopt(SOL_PACKET, _VERSION, _TPACKET_V3)
+            self._socket.setsockopt(SOL_PACKET, _RESERVE, _RESERVED_BYTES)
+            ignore_outgoing(self._socket)  # before Linux 4.20 the walk skips them
             frames = block_bytes // _FRAME_BYTES * blocks
             request = struct.pack("=7I", block_bytes, blocks, _FRAME_BYTES, frames, RETIRE_MS, 0, 0)
-            self._socket.setsockopt(_SOL_PACKET, _RX_RING, request)
+            self._socket.setsockopt(SOL_PACKET, _RX_RING, request)
             self._memory = mmap.mmap(self._socket.fileno(), block_bytes * blocks)
             self._bytes = np.frombuffer(self._memory, np.uint8)
             if promiscuous:
-                membership = struct.pack("=iHH8x", socket.if_nametoindex(interface), _PROMISCUOUS, 0)
-                self._socket.setsockopt(_SOL_PACKET, _ADD_MEMBERSHIP, membership)
-            self._socket.bind((interface, _ALL_PROTOCOLS))
+                be_promiscuous(self._socket, socket.if_nametoindex(interface))
+            self._socket.bind((interface, ALL_PROTOCOLS))
             hardware = self._socket.getsockname()[3]
             if hardware not in _HARDWARE:
                 raise OSError(f"{interface}: interfaces of hardware type {hardware} are not supported, only Ethernet")
@@ -137,7 +132,7 @@ class PacketRing:
 
     def dropped(self) -> int:
         """Return the number of packets dropped for lack of room since the last call."""
-        return int(struct.unpack("=III", self._socket.getsockopt(_SOL_PACKET, _STATISTICS, 12))[1])
+        return dropped_since_last_call(self._socket)
 
     def failure(self) -> OSError | None:
         """Return the interface's error, for example that it was set down; None while it works."""

@@ -1,22 +1,16 @@
-"""Raw frames of one network interface, through scapy's layer-2 socket."""
+"""Raw frames of one network interface, with a queue of those that the kernel has no room for yet."""
 
 from __future__ import annotations
 
 import errno
-import socket
 from collections import deque
 from collections.abc import Iterable
-from typing import Any
 
-import scapy.arch  # sets conf.L2socket for this platform
-import scapy.layers.l2  # noqa: F401 - tells the socket what Ethernet is
-from scapy.config import conf
-
+from capture.frame_socket import FrameSocket
 from nccl_emu.errors import LinkError
 
 BUFFER_BYTES = 32 << 20
 """Kernel buffer for each direction: the usual 212 kB lose what arrives while a step is computed."""
-_SO_SNDBUFFORCE, _SO_RCVBUFFORCE = 32, 33  # socket(7); Python has no names for them
 _BURST = 256
 
 
@@ -30,21 +24,19 @@ class PacketSocket:
             LinkError: no such interface, or no permission.
         """
         try:
-            self._socket: Any = conf.L2socket(iface=interface, promisc=True)
-        except (OSError, ValueError) as error:
+            self._socket = FrameSocket(interface, BUFFER_BYTES)
+        except OSError as error:
             message = f"interface {interface} cannot be opened for raw frames: {error}"
             raise LinkError("interface", message) from error
         self.interface = interface
+        """Its name."""
         self.lost_sends = 0
         """Frames that the kernel had no room for; TCP sends their bytes again."""
         self._waiting: deque[bytes] = deque()
-        self._enlarge(_SO_RCVBUFFORCE, socket.SO_RCVBUF)
-        self._enlarge(_SO_SNDBUFFORCE, socket.SO_SNDBUF)
-        self._socket.ins.setblocking(False)
 
     def fileno(self) -> int:
         """Return the descriptor, for ``select``."""
-        return int(self._socket.ins.fileno())
+        return self._socket.fileno()
 
     @property
     def waiting(self) -> bool:
@@ -57,17 +49,10 @@ class PacketSocket:
         Raises:
             LinkError: the interface is gone or down.
         """
-        frames: list[bytes] = []
         try:
-            while len(frames) < _BURST:
-                _, frame, _ = self._socket.recv_raw()
-                if frame is not None:
-                    frames.append(frame)
-        except BlockingIOError:
-            pass
+            return self._socket.receive(_BURST)
         except OSError as error:
             raise self._failed("receive", error) from error
-        return frames
 
     def send(self, frames: Iterable[bytes]) -> None:
         """Send frames, or keep them until `flush` where the kernel's buffer is full.
@@ -82,7 +67,7 @@ class PacketSocket:
         """Send the frames that wait; see `send`."""
         while self._waiting:
             try:
-                self._socket.outs.send(self._waiting[0])
+                self._socket.send(self._waiting[0])
             except BlockingIOError:
                 return
             except OSError as error:
@@ -98,12 +83,6 @@ class PacketSocket:
     def close(self) -> None:
         """Close the socket."""
         self._socket.close()
-
-    def _enlarge(self, forced: int, ordinary: int) -> None:
-        try:
-            self._socket.ins.setsockopt(socket.SOL_SOCKET, forced, BUFFER_BYTES)
-        except OSError:  # without CAP_NET_ADMIN the system's limit holds
-            self._socket.ins.setsockopt(socket.SOL_SOCKET, ordinary, BUFFER_BYTES)
 
     def _failed(self, what: str, error: OSError) -> LinkError:
         hint = ": a frame is larger than the MTU, raise it" if error.errno == errno.EMSGSIZE else ""

@@ -6,7 +6,6 @@ Needs CAP_NET_RAW. See packet(7). Frames leave as they were captured, but for ad
 from __future__ import annotations
 
 import errno
-import socket
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -17,6 +16,7 @@ from types import TracebackType
 from typing import Self
 
 from capture.errors import CaptureError
+from capture.frame_socket import FrameSocket
 from capture.model import LINKTYPE_ETHERNET, Packet
 from capture.reader import open_capture
 from replay.errors import ReplayError
@@ -28,6 +28,7 @@ _SLICE_S = 0.05
 """Longest sleep, so that a pause or the end is noticed soon."""
 _MOST_CATCHING_UP_NS = 20_000_000
 """A longer delay is not caught up with: the packets of a burst are lost in the next queue, e.g. a switch's."""
+_BUFFER_BYTES = 4 << 20
 _FULL_QUEUE_S = 0.001
 _FULL_QUEUE_PATIENCE_NS = 1_000_000_000
 _DOWN = (errno.ENETDOWN, errno.ENXIO, errno.ENODEV)
@@ -238,20 +239,13 @@ class _Interface:
     def __init__(self, name: str) -> None:
         self.name = name
         try:
-            socket.if_nametoindex(name)
-        except OSError:
-            raise ReplayError(f"interface {name}", "there is no such interface", "see: ip link") from None
-        try:
-            # Protocol 0: nothing is received.
-            self._socket = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, 0)
+            self._socket = FrameSocket(name, _BUFFER_BYTES, receives=False)
         except PermissionError:
             fix = "run as root or with CAP_NET_RAW"
             raise ReplayError(f"interface {name}", "raw sockets are not allowed", fix) from None
-        try:
-            self._socket.bind((name, 0))
         except OSError as error:
-            self._socket.close()
-            raise ReplayError(f"interface {name}", f"cannot be opened: {error.strerror}", "see: ip link") from error
+            what = "" if error.errno == errno.ENODEV else "cannot be opened: "
+            raise ReplayError(f"interface {name}", f"{what}{error.strerror}", "see: ip link") from error
 
     def send(self, frame: bytes) -> str | None:
         """Send a frame; return why it did not go, None when it did.
@@ -269,7 +263,7 @@ class _Interface:
                 if error.errno in _DOWN:
                     fix = f"bring it up: ip link set {self.name} up"
                     raise ReplayError(f"interface {self.name}", f"cannot send: {error.strerror}", fix) from error
-                if error.errno != errno.ENOBUFS:
+                if error.errno not in (errno.ENOBUFS, errno.EAGAIN):
                     return str(error.strerror)
             else:
                 return None

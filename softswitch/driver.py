@@ -72,8 +72,8 @@ class SwitchDriver:
         self._epoll.register(self._wake_receive, select.EPOLLIN)
         self._by_descriptor: dict[int, EthernetPort] = {}
         for port in ports:
-            self._by_descriptor[port.fileno()] = port
-            self._epoll.register(port, select.EPOLLIN)
+            self._by_descriptor[port.socket.fileno()] = port
+            self._epoll.register(port.socket, select.EPOLLIN)
         device.wake = self.wake
 
     def wake(self) -> None:
@@ -111,7 +111,7 @@ class SwitchDriver:
         self._device.wake = None
         for port in self._by_descriptor.values():
             self._report_losses(port)
-            port.close()
+            port.socket.close()
         self._by_descriptor.clear()
         for key in list(self._captures):
             self._end_capture(key)
@@ -126,7 +126,7 @@ class SwitchDriver:
             self._port_failed(port, error)
             return
         self._switch(port, frames)
-        if port.stats.unfinished_checksums:
+        if port.socket.unfinished_checksums:
             self._warn_once(
                 port,
                 "checksums",
@@ -152,17 +152,17 @@ class SwitchDriver:
                 self._warn_once(port, error.errno, f"a frame of {len(frame)} bytes was not sent: {hint}")
 
     def _port_failed(self, port: EthernetPort, error: OSError) -> None:
-        if port.exists():
+        if port.socket.exists():
             # The socket recovers by itself once the interface is up again.
             self._log.warning("port %d (%s): %s", port.number, port.interface, error.strerror)
             return
         self._log.error("port %d (%s): the interface is gone; the other ports continue", port.number, port.interface)
         while frames := port.receive(_BATCH):
             self._switch(port, frames)
-        self._epoll.unregister(port)
-        del self._by_descriptor[port.fileno()]
+        self._epoll.unregister(port.socket)
+        del self._by_descriptor[port.socket.fileno()]
         del self._ports[port.number]
-        port.close()
+        port.socket.close()
         for direction in ("in", "out"):
             self._end_capture((port.number, direction))
 
@@ -194,7 +194,7 @@ class SwitchDriver:
         self._end_capture(key)
 
     def _report_losses(self, port: EthernetPort) -> None:
-        stats, drops = port.stats, port.kernel_drops()
+        stats, drops, oversized = port.stats, port.socket.kernel_drops(), port.socket.oversized
         self._log.info(
             "port %d (%s): %d frames received, %d sent",
             port.number,
@@ -202,13 +202,13 @@ class SwitchDriver:
             stats.received,
             stats.sent,
         )
-        if drops or stats.send_failures or stats.oversized:
+        if drops or stats.send_failures or oversized:
             self._log.warning(
                 "port %d (%s): lost %d frames that arrived too fast, %d that were too long, %d not sent",
                 port.number,
                 port.interface,
                 drops,
-                stats.oversized,
+                oversized,
                 stats.send_failures,
             )
 

@@ -98,7 +98,7 @@ def _run(options: Options, log: logging.Logger) -> None:
         ports: list[EthernetPort] = []
         for number, interface in options.interfaces:
             port = EthernetPort(number, interface)
-            stack.callback(port.close)
+            stack.callback(port.socket.close)
             ports.append(port)
         driver = SwitchDriver(device, ports, log=log, start_ns=start_ns, pcap_dir=options.pcap_dir)
         stack.callback(driver.close)

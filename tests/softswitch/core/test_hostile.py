@@ -144,7 +144,7 @@ def test_a_program_beyond_the_limits_is_refused_within_a_gibibyte() -> None:
         "    else:\n"
         "        sys.exit(f'accepted: {name}')\n"
     )
-    root = Path(__file__).parents[2]
+    root = Path(__file__).parents[3]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
 

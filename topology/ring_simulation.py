@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from jobspec.model import Group, Job
 from jobspec.sidechannel.side_channel_pb2 import Status
 from nccl_emu.errors import SideChannelError
 from nccl_emu.rank_node import RankNode
+from nccl_emu.sender_core import SenderCore, Turn
 from nccl_emu.shadow_session import LAST_TELLS, ShadowSession
 from nccl_emu.side_channel import SideChannel
 from nccl_emu.tcp import TcpConfig
@@ -68,6 +70,31 @@ class ShadowHost:
         return []
 
 
+class Sender(Protocol):
+    """Sends what a rank tells a shadow node."""
+
+    session: ShadowSession
+    core: SenderCore
+
+    def wake(self) -> None:
+        """Look at what waits."""
+        ...
+
+
+class DirectSender:
+    """Sends at once, without taking time, all that a shadow node takes."""
+
+    def __init__(self, session: ShadowSession) -> None:
+        """Send what `session` has."""
+        self.session, self.core = session, SenderCore(session)
+
+    def wake(self) -> None:
+        """Send what waits; where the shadow node is not there it is tried again when this is called again."""
+        self.core.retry()
+        while self.core.turn is Turn.SEND:
+            self.core.send()
+
+
 class RingSimulation:
     """One group's ranks on a simulated network, over all epochs of the group."""
 
@@ -84,6 +111,7 @@ class RingSimulation:
         resync: bool = True,
         own_channels: Callable[[str], Sequence[SideChannel]] | None = None,
         on_lost: Callable[[int, str], None] | None = None,
+        make_sender: Callable[[ShadowSession], Sender] = DirectSender,
     ) -> None:
         """Put the ranks' hosts on the network; nothing is sent yet.
 
@@ -99,6 +127,7 @@ class RingSimulation:
             resync: whether rank 0 uploads its state when a shadow node asks for it.
             own_channels: the same side channels, of the host that it is given; by default all hosts share them.
             on_lost: told step and reason where a shadow node will not get a record; by default that is an error.
+            make_sender: makes what sends a rank's records.
         """
         plan = links or LinkPlan()
         self.job = job
@@ -111,7 +140,8 @@ class RingSimulation:
         self._channels = tuple(side_channels)
         self._own_channels = own_channels or (lambda _: self._channels)
         self._on_lost = on_lost or self._lost
-        self._sessions: list[list[ShadowSession]] = []
+        self._make_sender = make_sender
+        self._senders: list[list[Sender]] = []
         self._resync = resync
         self._seed = seed
         self._patience = patience
@@ -135,13 +165,14 @@ class RingSimulation:
         now = self.simulation.now
         for node, rng in zip(self.nodes, self._rngs, strict=True):
             node.connect(epoch, first_step, trainers[0].layout, now, rng)
-        self._sessions = [
-            [self._session(node, channel) for channel in self._own_channels(node.host.name)] for node in self.nodes
+        self._senders = [
+            [self._make_sender(self._session(node, channel)) for channel in self._own_channels(node.host.name)]
+            for node in self.nodes
         ]
-        for session in self._sessions[0]:
-            session.begin(trainers[0].state_safetensors)
-        for session in (session for of_rank in self._sessions for session in of_rank):
-            session.announce()
+        for sender in self._senders[0]:
+            sender.session.begin(trainers[0].state_safetensors)
+        for sender in self.senders:
+            sender.session.announce()
         for node in self.nodes:
             node.open(now)
             self.simulation.kick(place_of(self.job, node.host))
@@ -161,8 +192,8 @@ class RingSimulation:
         requests = [trainer.prepare(step, self.epoch) for trainer in self.trainers]
         if requests[0] is None:
             return
-        for session in self._sessions[0]:
-            session.change(requests[0])
+        for sender in self._senders[0]:
+            sender.session.change(requests[0])
         for node, trainer in zip(self.nodes, self.trainers, strict=True):
             node.change_layout(trainer.layout)
 
@@ -175,14 +206,14 @@ class RingSimulation:
         self._run_until(lambda: all(node.done for node in self.nodes), f"step {step}")
         for trainer in self.trainers:
             trainer.apply(step)
-        for trainer, sessions in zip(self.trainers, self._sessions, strict=True):
+        for trainer, senders in zip(self.trainers, self._senders, strict=True):
             record = trainer.step_record(step, self.epoch)
-            for session in sessions:
-                session.offer(record)
+            for sender in senders:
+                sender.core.offer(record)
         self._tell()
-        for session in self._sessions[0]:
-            if session.wants_state(step):
-                session.offer_state(step, self.trainers[0].state_safetensors())
+        for sender in self._senders[0]:
+            if sender.session.wants_state(step):
+                sender.core.offer_state(step, self.trainers[0].state_safetensors())
         self._tell()
 
     def _session(self, node: RankNode, channel: SideChannel) -> ShadowSession:
@@ -195,10 +226,16 @@ class RingSimulation:
     def _lost(self, step: int, reason: str) -> None:
         raise TestbedError(f"the record of step {step}", reason)
 
+    @property
+    def senders(self) -> list[Sender]:
+        """What tells the shadow nodes, by rank and node."""
+        return [sender for of_rank in self._senders for sender in of_rank]
+
     def _tell(self) -> bool:
         """Send what waits; tell whether nothing waits any more."""
-        away = [session for of_rank in self._sessions for session in of_rank if not session.flush()]
-        return not away
+        for sender in self.senders:
+            sender.wake()
+        return not any(sender.session.waiting for sender in self.senders)
 
     def end(self) -> None:
         """Close the connections, and let what is still in flight arrive."""
@@ -213,20 +250,20 @@ class RingSimulation:
     def _tell_to_the_end(self) -> bool:
         """Send what waits, as at the end of a run: rank 0 looks after shadow nodes that the others cannot reach."""
         told = self._tell()
-        for session in self._sessions[0] if not told else ():
-            session.look_after()
+        for sender in self._senders[0] if not told else ():
+            sender.session.look_after()
         return told
 
     def _conclude(self) -> None:
         """See that the shadow nodes have the last step, as ranks do (`nccl_emu.driver`)."""
         step = self.trainers[0].step
         state = self.trainers[0].state_safetensors if self._resync else None
-        for number, leader in enumerate(self._sessions[0]):
+        for number, leader in enumerate(self._senders[0]):
             for _ in range(LAST_TELLS):
-                if leader.is_replicated(step, self._status_at_the_end(number)):
+                if leader.session.is_replicated(step, self._status_at_the_end(number)):
                     break
-                for rank, sessions in enumerate(self._sessions):
-                    sessions[number].offer_end(step, state if rank == 0 else None)
+                for rank, senders in enumerate(self._senders):
+                    senders[number].session.offer_end(step, state if rank == 0 else None)
                 self._insist(self._tell_to_the_end, "the last step")
 
     def _status_at_the_end(self, number: int) -> Status:
@@ -234,7 +271,7 @@ class RingSimulation:
         found: list[Status] = []
 
         def ask() -> bool:
-            self._sessions[0][number].look_after()
+            self._senders[0][number].session.look_after()
             try:
                 found.append(self._channels[number].status(self.group.name))
             except SideChannelError:
@@ -253,7 +290,9 @@ class RingSimulation:
         raise TestbedError(what, f"the shadow node did not take it in {_ATTEMPTS} virtual seconds")
 
     def crash(self, *, silent: bool = False) -> None:
-        """Drop all connections as crashed processes do; what is in flight stays in flight."""
+        """Drop all connections as crashed processes do; frames in flight stay in flight, what was not told is lost."""
+        for sender in self.senders:
+            sender.core.abandon()
         for node in self.nodes:
             node.abort(self.simulation.now, silent=silent)
             self.simulation.kick(place_of(self.job, node.host))

@@ -115,6 +115,10 @@ class Simulation:
         """Let a frame reach the host at `place` in `delay` seconds, as if it had been on its way all the time."""
         self._at(self.now + delay, lambda: self._at_host(place, frame))
 
+    def after(self, delay: float, action: Callable[[], None]) -> None:
+        """Let `action` happen in `delay` seconds."""
+        self._at(self.now + delay, action)
+
     def run_until(self, condition: Callable[[], bool], limit: float) -> None:
         """Process events until `condition` holds.
 

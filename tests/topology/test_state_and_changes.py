@@ -203,7 +203,7 @@ def test_a_change_that_did_not_arrive_is_announced_again_and_resync_goes_on_from
     world.train(2)
     lost: list[int] = []
     real, world.side_channel.change = world.side_channel.change, _unreachable  # type: ignore[method-assign]
-    for session in (session for of_rank in world.ring._sessions for session in of_rank):
+    for session in (sender.session for sender in world.ring.senders):
         session._on_lost = lambda step, reason: lost.append(step)
     world.train(3)
     world.side_channel.change = real  # type: ignore[method-assign]

@@ -1,11 +1,16 @@
-"""A store's file operations on a disk that gets full, and in a process that is killed in the middle of a write."""
+"""A store's file operations on a disk that fails, gets full or slow, in a process that is killed while it writes."""
 
 from __future__ import annotations
 
 import errno
+import random
 from pathlib import Path
 
 from shadow_rx.store.storage.files import FileOperations, Parts
+from topology.acceptance.plan import COMPUTE_S
+
+_QUICK_S = (1e-5, 0.4 * COMPUTE_S)
+"""Shortest and longest write of a point to a disk that has no trouble: shorter than a step."""
 
 
 class Killed(BaseException):
@@ -18,8 +23,17 @@ class FaultyFiles(FileOperations):
     What is flushed is not waited for: the machine itself does not die in these runs.
     """
 
-    def __init__(self) -> None:
-        """Begin without trouble."""
+    def __init__(self, rng: random.Random) -> None:
+        """Begin without trouble; `rng` decides which writes fail, and how long they take."""
+        self._rng = rng
+        self.failing = 0.0
+        """Probability that a write fails."""
+        self.failed = 0
+        """Writes that failed so."""
+        self.longest: float | None = None
+        """Virtual seconds that a point takes at most while the disk is slow; None: it is quick."""
+        self.slow = 0
+        """Points that were written slowly."""
         self.free: int | None = None
         """Bytes that are left on the disk, None: any number."""
         self.refused = 0
@@ -29,11 +43,18 @@ class FaultyFiles(FileOperations):
         self.torn = 0
         """Writes that a kill has torn."""
 
+    def seconds(self) -> float:
+        """Draw how long the next point takes."""
+        if self.longest is None:
+            return self._rng.uniform(*_QUICK_S)
+        self.slow += 1
+        return self._rng.uniform(_QUICK_S[1], self.longest)
+
     def write(self, path: Path, data: Parts) -> None:
         """See `FileOperations.write`.
 
         Raises:
-            OSError: the disk is full; what there was space for stays in the file.
+            OSError: the disk is full, or fails; what was written stays in the file.
             Killed: after a part of the data was written.
         """
         whole = b"".join(data)
@@ -44,6 +65,10 @@ class FaultyFiles(FileOperations):
                 self.tear, self.torn = None, self.torn + 1
                 super().write(path, [whole[: int(len(whole) * share)]])
                 raise Killed
+        if self.failing and self._rng.random() < self.failing:
+            self.failed += 1
+            super().write(path, [whole[: int(len(whole) * self._rng.random())]])
+            raise OSError(errno.EIO, "Input/output error", str(path))
         if self.free is not None:
             if len(whole) > self.free:
                 self.refused += 1

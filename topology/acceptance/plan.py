@@ -17,6 +17,8 @@ from topology.ring_simulation import LinkPlan
 RANKS = 3
 HOPS = (0, 1)
 """Hops that are replicated: each reduced byte reaches the shadow node twice."""
+COMPUTE_S = 1e-3
+"""Virtual seconds that the ranks compute between two steps' packets."""
 _STEP_S = 4e-4
 """Virtual seconds within which most of a step's packets are on the network."""
 _OPTIMIZERS = ("AdamW", "Adam", "SGD", "RMSprop", "Adagrad")
@@ -44,7 +46,7 @@ class Moment:
     step: int
     """The step."""
     delay: float
-    """Virtual seconds after the step has begun."""
+    """Virtual seconds after the step's first packet; below 0 while the ranks compute it."""
     lasts: float = 0.0
     """Virtual seconds until what was killed is started again; ranks are started again at once."""
     silent: bool = False
@@ -80,6 +82,22 @@ class Congestion:
 
 
 @dataclass(frozen=True)
+class SlowStorage:
+    """A time in which storage is slower than training."""
+
+    first: int
+    """First step of it."""
+    last: int
+    """Last step of it."""
+    longest: float
+    """Virtual seconds that a write takes at most."""
+    depth: int
+    """Points that may wait in this run."""
+    little_memory: bool
+    """Whether the node has as little memory as it works with at all: then that is the bound."""
+
+
+@dataclass(frozen=True)
 class TrialPlan:
     """Everything that a seed decides."""
 
@@ -109,6 +127,10 @@ class TrialPlan:
     """End of the switch."""
     full_disk: tuple[int, int, int] | None = None
     """First and last step during which the disk is full, and the bytes that are left on it."""
+    storage_errors: tuple[int, int, float] | None = None
+    """First and last step during which writes fail, and the probability of each."""
+    slow_storage: SlowStorage | None = None
+    """When writes take long."""
     torn_write: tuple[int, float, float] | None = None
     """Whole writes before the torn one, its share that is written, and virtual seconds until the shadow is back."""
     unused: dict[str, str] = field(default_factory=dict)
@@ -137,7 +159,7 @@ def draw(scenario: Scenario, seed: int, length: Length) -> TrialPlan:
     if Injection.CONGESTION in chosen:
         first = rng.randint(2, length.steps - 2)
         last = rng.randint(first, length.steps - 1)
-        congestion = Congestion(first, last, 10 ** rng.uniform(7.5, 8.5), rng.uniform(4000, 10000))
+        congestion = Congestion(first, last, 10 ** rng.uniform(7.5, 8.5), rng.uniform(3000, 6000))
         plan = replace(plan, congestion=congestion)
     if Injection.SIDE_CHANNEL in chosen:
         plan = replace(plan, side_channel_trouble=rng.choice([0.1, 0.3]))
@@ -158,6 +180,15 @@ def draw(scenario: Scenario, seed: int, length: Length) -> TrialPlan:
     if Injection.TORN_WRITE in chosen:
         # The store's description and the first base are three writes; later steps have one or three.
         plan = replace(plan, torn_write=(rng.randint(3, length.steps), rng.random(), _downtime(rng)))
+    if Injection.STORAGE_ERRORS in chosen:
+        first = rng.randint(2, length.steps - 3)
+        last = rng.randint(first + 1, length.steps - 1)
+        plan = replace(plan, storage_errors=(first, last, rng.choice([0.5, 0.9])))
+    if Injection.SLOW_STORAGE in chosen:
+        first, last = rng.randint(2, max(2, length.steps - 5)), length.steps - rng.randint(1, 2)
+        little = rng.random() < 0.4
+        slow = SlowStorage(first, last, rng.uniform(6, 12) * COMPUTE_S, 64 if little else rng.randint(1, 2), little)
+        plan = replace(plan, slow_storage=slow)
     return plan
 
 
@@ -223,11 +254,12 @@ def _links(rng: random.Random, chosen: set[Injection]) -> LinkPlan:
 
 
 def _downtime(rng: random.Random) -> float:
-    return rng.choice([0.0, rng.uniform(0, 8 * _STEP_S)])
+    return rng.choice([0.0, rng.uniform(0, 4 * (COMPUTE_S + _STEP_S))])
 
 
 def _moment(rng: random.Random, length: Length, lasts: float = 0.0) -> Moment:
-    return Moment(rng.randint(3, length.steps - 1), rng.uniform(0, _STEP_S), lasts)
+    step = rng.randint(3, length.steps - 1)
+    return Moment(step, rng.choice([rng.uniform(0, _STEP_S), rng.uniform(-COMPUTE_S, 0)]), lasts)
 
 
 def _changes(rng: random.Random, length: Length) -> list[ChangeSpec]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, NamedTuple, Self
 
+from topology.acceptance.excuses import Excuse
 from topology.acceptance.scenarios import Outcome, Scenario
 
 
@@ -60,6 +61,8 @@ class RunRecord:
     """Steps whose state the trainer uploaded."""
     reported: list[Reported] = field(default_factory=list)
     """Steps that are not on storage in the end, with the reason."""
+    excuses: list[Excuse] = field(default_factory=list)
+    """Steps that the faults of the run may have cost, and for which reasons: nothing else may be reported."""
     wrong: list[str] = field(default_factory=list)
     """Recovery points that are not the trainers' state, or are on storage and cannot be read: must be empty."""
     unexplained: list[int] = field(default_factory=list)
@@ -100,8 +103,9 @@ class RunRecord:
         """
         numbers = [StepNumbers(*entry) for entry in data["numbers"]]
         reported = [Reported(*entry) for entry in data["reported"]]
+        excuses = [Excuse(*entry[:-1], tuple(entry[-1])) for entry in data["excuses"]]
         at_end = StepNumbers(*data["at_end"]) if data["at_end"] is not None else None
-        return cls(**{**data, "numbers": numbers, "at_end": at_end, "reported": reported})
+        return cls(**{**data, "numbers": numbers, "at_end": at_end, "reported": reported, "excuses": excuses})
 
 
 def failures(record: RunRecord) -> list[str]:
@@ -117,6 +121,10 @@ def failures(record: RunRecord) -> list[str]:
         found.append(f"training was changed: {record.training}")
     if record.unexplained:
         found.append(f"steps {record.unexplained} are neither on storage nor explained")
+    for step, reason, detail in record.reported:
+        if not any(excuse.covers(step, reason) for excuse in record.excuses):
+            found.append(f"step {step} is not on storage, and no fault of this run excuses {reason}: {detail}")
+            break
     if record.restart is not None:
         found.append(f"restart from step {record.restarted_from}: {record.restart}")
     for numbers in record.numbers:

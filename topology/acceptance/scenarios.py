@@ -35,6 +35,10 @@ class Injection(StrEnum):
     """All ranks die in the middle of a step and are started again from the newest durable recovery point."""
     FULL_DISK = "full-disk"
     """The store's disk is full for some steps: writes end with ENOSPC after a part."""
+    STORAGE_ERRORS = "storage-errors"
+    """For some steps, writes to the store fail at random after a part."""
+    SLOW_STORAGE = "slow-storage"
+    """For some steps, writes to the store take up to several steps; few points, or little memory, may wait."""
     TORN_WRITE = "torn-write"
     """The shadow node is killed in the middle of a write to its store, and started again."""
 
@@ -87,6 +91,8 @@ ALONE = (
     Scenario("switch-failover", (Injection.SWITCH_FAILOVER,)),
     Scenario("rank-restart", (Injection.RANK_RESTART,), complete=True),
     Scenario("full-disk", (Injection.FULL_DISK,), frozenset({Outcome.REPORTED})),
+    Scenario("storage-errors", (Injection.STORAGE_ERRORS,), frozenset({Outcome.REPORTED})),
+    Scenario("slow-storage", (Injection.SLOW_STORAGE,), frozenset({Outcome.REPORTED})),
     Scenario("torn-write", (Injection.TORN_WRITE,), _LOSES),
 )
 """Each fault of the contract by itself."""
@@ -103,6 +109,10 @@ MIXED = (
     Scenario(
         "mixed-storage",
         (Injection.LOSS_AFTER, Injection.OPTIMIZER_CHANGE, Injection.FULL_DISK, Injection.TORN_WRITE),
+    ),
+    Scenario(
+        "mixed-slow-storage",
+        (Injection.SHADOW_RESTART, Injection.RANK_RESTART, Injection.STORAGE_ERRORS, Injection.SLOW_STORAGE),
     ),
     ANYTHING,
 )

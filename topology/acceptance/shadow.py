@@ -18,15 +18,17 @@ from jobspec.sidechannel.side_channel_pb2 import (
     StepRecord,
 )
 from nccl_emu.errors import SideChannelError
-from shadow_rx.assembly import MakePublisher, start_node
+from shadow_rx.assembly import start_node
 from shadow_rx.core import ShadowCore
 from shadow_rx.node import ShadowNode
-from shadow_rx.publish.publisher import DirectPublisher
+from shadow_rx.options import ShadowOptions
 from shadow_rx.status.events import Event, StepLost
 from shadow_rx.status.group_status import Gap
 from shadow_rx.store.writer import RecoveryStore
+from topology.acceptance.background import TimedPublisher
 from topology.acceptance.faulty_files import FaultyFiles, Killed
 from topology.flaky_channel import FlakySideChannel
+from topology.simulation import Simulation
 
 T = TypeVar("T")
 
@@ -38,37 +40,46 @@ class MortalShadow:
         self,
         job: Job,
         root: Path,
-        clock: Callable[[], float],
+        simulation: Simulation,
         observe: Callable[[Event], None],
-        make_publisher: MakePublisher = DirectPublisher,
+        lives: Callable[[bool], None],
+        rng: random.Random,
+        options: ShadowOptions,
+        depth: int,
     ) -> None:
         """Start the node.
 
         Args:
             job: the job, with one group and one shadow node.
             root: folder of its store.
-            clock: virtual time.
+            simulation: virtual time.
             observe: told of every event of every life.
-            make_publisher: makes the publisher of each life.
+            lives: told when the node dies (False), and when it is there again (True).
+            rng: decides how long storage takes, and which writes fail.
+            options: bounds of the node.
+            depth: points that may wait for storage.
         """
-        self.files = FaultyFiles()
+        self.files = FaultyFiles(rng)
         """The store's disk."""
         self.deaths = 0
         """How often the node was killed."""
         self.torn_downtime = 0.0
         """Virtual seconds from a kill in the middle of a write until the node is started again."""
-        self._job, self._root, self._clock, self._observe = job, root, clock, observe
-        self._make_publisher = make_publisher
+        self._job, self._root, self._simulation = job, root, simulation
+        self._observe, self._lives, self._rng = observe, lives, rng
+        self._options, self._depth = options, depth
         self._losses: list[tuple[int, Gap]] = []
         self._store: RecoveryStore | None = None
         self._node: ShadowNode | None = None
+        self.publisher: TimedPublisher | None = None
+        """What takes points to the store, in this life."""
         self._back_at = 0.0
         self._start()
 
     @property
     def node(self) -> ShadowNode | None:
         """The node, started again where its time has come; None while it is dead."""
-        if self._node is None and self._clock() >= self._back_at:
+        if self._node is None and self._simulation.now >= self._back_at:
             self._start()
         return self._node
 
@@ -76,9 +87,10 @@ class MortalShadow:
         """End the node at once, with all that it did not write; it is there again after `downtime` virtual seconds."""
         self.deaths += 1
         self._node = None
-        self._back_at = self._clock() + downtime
+        self._back_at = self._simulation.now + downtime
         if self._store is not None:
             self._store.close()  # the kernel gives a dead process's lock back
+        self._lives(False)
 
     def alive(self, call: Callable[[ShadowNode], T]) -> T | None:
         """Do something with the node; None where it is dead, or dies of it."""
@@ -117,11 +129,31 @@ class MortalShadow:
         )  # fmt: skip
         try:
             self._node = start_node(
-                ShadowCore(self._job, self._job.groups[0].shadows[0]), self._clock, self._store, self._make_publisher,
-                losses=(lambda _: self._losses) if self.deaths else None, observe=self._note,
+                ShadowCore(self._job, self._job.groups[0].shadows[0], self._options), lambda: self._simulation.now,
+                self._store, self._make_publisher, losses=(lambda _: self._losses) if self.deaths else None,
+                observe=self._note,
             )  # fmt: skip
         except OSError:  # the disk is full, so that it is tried again
             self._store.close()
+            return
+        self._lives(True)
+
+    def _make_publisher(self, store: RecoveryStore) -> TimedPublisher:
+        self.publisher = TimedPublisher(store, self._depth, self._after, self.files.seconds, self._rng)
+        return self.publisher
+
+    def _after(self, seconds: float, action: Callable[[], None]) -> None:
+        """Do something later in this life."""
+        life = self.deaths
+
+        def act() -> None:
+            if self.deaths == life:
+                try:
+                    action()
+                except Killed:
+                    self.kill(self.torn_downtime)
+
+        self._simulation.after(seconds, act)
 
     def _note(self, event: Event) -> None:
         if isinstance(event, StepLost):

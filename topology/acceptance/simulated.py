@@ -9,8 +9,6 @@ from pathlib import Path
 import torch
 
 from nccl_emu.errors import EmulatorError
-from shadow_rx.assembly import MakePublisher
-from shadow_rx.publish.publisher import DirectPublisher
 from topology.acceptance.plan import Length, TrialPlan, draw
 from topology.acceptance.record import Reported, RunRecord
 from topology.acceptance.scenarios import Scenario
@@ -22,9 +20,7 @@ from topology.errors import TestbedError
 FABRIC = "simulation"
 
 
-def run_simulated(
-    scenario: Scenario, seed: int, length: Length, make_publisher: MakePublisher = DirectPublisher
-) -> RunRecord:
+def run_simulated(scenario: Scenario, seed: int, length: Length) -> RunRecord:
     """Run a scenario with a seed; equal arguments give equal histories.
 
     Whatever goes wrong in the run is in its record: it raises nothing.
@@ -35,17 +31,17 @@ def run_simulated(
         with tempfile.TemporaryDirectory(prefix="checkmate-") as folder:
             plan = draw(scenario, seed, length)
             record.left_out = dict(plan.unused)
-            _run(plan, Path(folder) / "store", record, make_publisher)
+            _run(plan, Path(folder) / "store", record)
     except Exception as error:  # a run of thousands must not end the others, and its seed is what matters
         record.error = f"{type(error).__name__}: {error}"
     record.seconds = time.monotonic() - started
     return record
 
 
-def _run(plan: TrialPlan, root: Path, record: RunRecord, make_publisher: MakePublisher) -> None:
+def _run(plan: TrialPlan, root: Path, record: RunRecord) -> None:
     torch.set_num_threads(1)
     truth = reference_truth(plan.job, plan.seed, plan.length.total)
-    world = AcceptanceWorld(plan, truth, root, record, make_publisher)
+    world = AcceptanceWorld(plan, truth, root, record)
     try:
         world.begin()
         world.train(plan.length.steps)

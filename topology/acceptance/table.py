@@ -90,6 +90,7 @@ def _named(run: RunRecord) -> dict[str, Any]:
     fields = run.to_json()
     fields["numbers"] = [numbers._asdict() for numbers in run.numbers]
     fields["at_end"] = run.at_end._asdict() if run.at_end is not None else None
+    fields["excuses"] = [entry._asdict() for entry in run.excuses]
     fields["reported"] = [entry._asdict() for entry in run.reported]
     return fields
 

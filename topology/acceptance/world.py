@@ -6,18 +6,23 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
+from jobspec.reasons import GapReason
 from jobspec.recovery_point import RecoveryPoint, RecoveryPointError
 from nccl_emu.digits import Digits
 from nccl_emu.errors import SideChannelError
 from nccl_emu.restore import restore_trainer
+from nccl_emu.shadow_session import ShadowSession
 from nccl_emu.trainer import DataParallelTrainer
-from shadow_rx.assembly import MakePublisher
-from shadow_rx.publish.publisher import DirectPublisher
+from shadow_rx.node import ShadowNode
+from shadow_rx.options import ShadowOptions
 from shadow_rx.publish.snapshot import to_recovery_point
+from shadow_rx.publish.store_queue import STORE_COPIES
 from shadow_rx.status.events import Event, StepLost, StepNotStored, StepReplicated, StepResynced, StepStored
 from shadow_rx.status.group_status import Gap
 from shadow_rx.store.api import open_store
-from topology.acceptance.plan import Moment, TrialPlan
+from topology.acceptance.background import TimedSender
+from topology.acceptance.excuses import AFTER_LATE, AFTER_RESTART, Excuse, ExcuseBook
+from topology.acceptance.plan import COMPUTE_S, Moment, TrialPlan
 from topology.acceptance.record import RunRecord, StepNumbers
 from topology.acceptance.scenarios import Injection
 from topology.acceptance.shadow import MortalChannel, MortalShadow
@@ -29,6 +34,10 @@ from topology.simulated_switch import InstalledSwitch, SimulatedSwitch
 from topology.simulation import Simulation
 from topology.switch_pair import Failure, SwitchPair
 
+_DEPTH = 4
+"""Points that may wait for storage, as by default of a node."""
+_FRAMES_BYTES = 1 << 13
+"""What a step's buffer has besides the gradient, at most."""
 _SETTLE_S = 1.0
 """Virtual seconds after which everything that was killed for a while is there again."""
 
@@ -36,10 +45,7 @@ _SETTLE_S = 1.0
 class AcceptanceWorld:
     """The network of one run, its shadow node, and its ranks over all epochs."""
 
-    def __init__(
-        self, plan: TrialPlan, truth: dict[int, StepTruth], root: Path, record: RunRecord,
-        make_publisher: MakePublisher = DirectPublisher,
-    ) -> None:  # fmt: skip
+    def __init__(self, plan: TrialPlan, truth: dict[int, StepTruth], root: Path, record: RunRecord) -> None:
         """Build the network; nothing is sent yet.
 
         Args:
@@ -47,14 +53,16 @@ class AcceptanceWorld:
             truth: what training must give, by step.
             root: folder of the shadow node's store.
             record: takes what is found out.
-            make_publisher: makes the publisher of the shadow node.
         """
         self.plan, self.record = plan, record
         self.job, self.group = plan.job, plan.job.groups[0]
         self.stored: set[tuple[int, int]] = set()
         """Epoch and step of every recovery point that was called durable."""
         self.gaps: dict[int, Gap] = {}
-        """First reason that was given for a step."""
+        """First reason that was given for a step in the epoch that it belongs to."""
+        self.excuses = ExcuseBook(plan.injections)
+        """What the faults may have cost."""
+        self._first = self._at = 1
         self._truth, self._root = truth, root
         self._rng = random.Random(f"world/{plan.scenario}/{plan.seed}")
         self._repaired: set[int] = set()
@@ -62,15 +70,21 @@ class AcceptanceWorld:
         self._pair = SwitchPair(self.job, plan.seed) if plan.switch_death is not None else None
         self._switch: SimulatedSwitch = self._pair or InstalledSwitch(self.job)
         try:
-            self._build(make_publisher)
+            self._build()
         except BaseException:
             self._switch.close()
             raise
 
-    def _build(self, make_publisher: MakePublisher) -> None:
+    def _build(self) -> None:
         plan = self.plan
         self.simulation = Simulation({self.job.switch.name: self._switch.forward})
-        self.shadow = MortalShadow(self.job, self._root, lambda: self.simulation.now, self._observe, make_publisher)
+        slow = plan.slow_storage
+        rng = random.Random(f"storage/{plan.scenario}/{plan.seed}")
+        self.shadow = MortalShadow(
+            self.job, self._root, self.simulation, self._observe, self._shadow_lives, rng,
+            self._little_memory() if slow is not None and slow.little_memory else ShadowOptions(),
+            slow.depth if slow is not None else _DEPTH,
+        )  # fmt: skip
         if plan.torn_write is not None:
             whole, share, self.shadow.torn_downtime = plan.torn_write
             self.shadow.files.tear = whole, share
@@ -83,6 +97,7 @@ class AcceptanceWorld:
         self._shadow_place = place_of(self.job, self.job.shadow(self.group.shadows[0]))
         there = Link(Impairments(), random.Random(0))
         self.simulation.attach(self._shadow_place, self.shadow, there, self._replica_link)
+        self._senders_rng = random.Random(f"senders/{plan.scenario}/{plan.seed}")
         self._digits = Digits.load()
         self._epoch = 0
         self._rings: list[RingSimulation] = []
@@ -108,13 +123,19 @@ class AcceptanceWorld:
             for rank in range(len(self.group.ring))
         ]  # fmt: skip
         self._epoch += 1
+        self._first = self._at = trainers[0].step + 1
         self.channel.calls.trouble = 0.0
         if not self._rings:
             self._rings.append(RingSimulation(
                 self.job, self.group, self.simulation, [self.channel], f"{self.plan.scenario}/{self.plan.seed}",
-                self.plan.links, on_lost=self._refused,
+                self.plan.links, on_lost=self._refused, make_sender=self._sender,
             ))  # fmt: skip
+        harm = self._harm
         self.ring.begin(trainers, self._epoch)
+        if self._harm > harm:
+            self.excuses.hole(self._at)  # a lost SYN may cost what follows it
+        # These steps are trained again: why the epoch before had lost them is no reason any more.
+        self.gaps = {step: gap for step, gap in self.gaps.items() if step < self._at}
         self.channel.calls.trouble = self.plan.side_channel_trouble
 
     def train(self, last: int) -> None:
@@ -124,17 +145,41 @@ class AcceptanceWorld:
             TestbedError: training does not go on.
         """
         while (step := self.ring.trainers[0].step + 1) <= last:
+            self._at = step
+            self._note_late_records()
             self._set_disk(step)
             self._set_link(step)
             self._arm_switch(step)
-            before = self._frames
-            self.ring.compute(step)
-            self._kill_shadow(step)
-            if self._kill_ranks(step):
+            frames, harm, died = self._frames, self._harm, self._switch_died
+            if not self._train_step(step):
                 continue
-            self.ring.finish(step)
-            self._frames_before = self._frames - before
+            if self._harm - harm > 1 or self._switch_died > died:
+                self.excuses.hole(step)
+            self._frames_before = self._frames - frames
             self._note(step)
+
+    def _train_step(self, step: int) -> bool:
+        """Train a step, with the deaths that are planned; tell whether it was finished."""
+        due = sorted((entry for entry in self._pending if entry[1].step == step), key=lambda entry: entry[1].delay)
+        passed, begun = -COMPUTE_S, False
+        for kind, moment in due:
+            if moment.delay >= 0 and not begun:
+                self.simulation.drain(-passed)
+                self.ring.compute(step)
+                passed, begun = 0.0, True
+            self.simulation.drain(moment.delay - passed)
+            passed = moment.delay
+            self._pending.remove((kind, moment))
+            if kind is Injection.RANK_RESTART:
+                self._restart_ranks(moment)
+                return False
+            if self.shadow.node is not None:
+                self.shadow.kill(moment.lasts)
+        if not begun:
+            self.simulation.drain(-passed)
+            self.ring.compute(step)
+        self.ring.finish(step)
+        return True
 
     def end(self, *, orderly: bool = True) -> None:
         """Close the connections in good order, with the trouble of side channel and disk at its end; or crash.
@@ -149,8 +194,9 @@ class AcceptanceWorld:
             self._sample(self.ring.trainers[0].step)
             return
         self.channel.calls.trouble = 0.0
-        self.shadow.files.free = None
+        self._mend_disk()
         self.ring.end()
+        self.simulation.drain(_SETTLE_S)
         self._sample(self.ring.trainers[0].step)
 
     def newest_durable(self) -> RecoveryPoint | None:
@@ -161,19 +207,35 @@ class AcceptanceWorld:
             return None
 
     def explanation(self, step: int) -> Gap | None:
-        """Return why a step is not on storage, as it was told first."""
+        """Return why a step is not on storage, as it was told first.
+
+        That a recovery point is still on its way is no explanation when storage has nothing left to do, except where
+        it waits for later ones to share a flush with, as the job wants it.
+        """
         if step in self.gaps:
             return self.gaps[step]
-        return self.shadow.alive(lambda node: node.explain(self.group.name, step))
+
+        def ask(node: ShadowNode) -> Gap | None:
+            history = node.core.group(self.group.name).ledger.history
+            if history.is_replicated(step) and step <= history.replica_step - (self.job.store.every - 1):
+                return None
+            return node.explain(self.group.name, step)
+
+        return self.shadow.alive(ask)
 
     def count(self) -> None:
         """Note how often each fault has happened."""
+        self.record.excuses = self.excuses.all(self.plan.length.steps)
+        every = self.job.store.every - 1
+        if every:
+            last = self.record.at_end.replica if self.record.at_end is not None else self.plan.length.steps
+            self.record.excuses.append(Excuse("store.every", last - every + 1, last, (GapReason.OVERLOAD.value,)))
         hosts = [self.simulation.downlink(place_of(self.job, node.host)).stats for node in self.ring.nodes]
         hosts += [self.simulation.uplink(place_of(self.job, node.host)).stats for node in self.ring.nodes]
         replica, files, plan = self._replica_link.stats, self.shadow.files, self.plan
         everywhere = [*hosts, replica, *([self._slow_link.stats] if self._slow_link is not self._replica_link else [])]
         death = plan.switch_death
-        died = int(self._pair is not None and self._pair.has_failed)
+        died = self._switch_died
         counts = {
             Injection.LOSS_BEFORE: sum(stats.lost for stats in hosts),
             Injection.LOSS_AFTER: sum(stats.lost for stats in everywhere[len(hosts) :]),
@@ -191,6 +253,8 @@ class AcceptanceWorld:
             Injection.RANK_RESTART: len(plan.rank_restarts)
             - sum(kind is Injection.RANK_RESTART for kind, _ in self._pending),
             Injection.FULL_DISK: files.refused,
+            Injection.STORAGE_ERRORS: files.failed,
+            Injection.SLOW_STORAGE: files.slow,
             Injection.TORN_WRITE: files.torn,
         }
         self.record.injected = {injection.value: counts[injection] for injection in Injection if counts[injection]}
@@ -207,13 +271,89 @@ class AcceptanceWorld:
     def _frames(self) -> int:
         return self._pair.frames if self._pair is not None else 0
 
+    @property
+    def _switch_died(self) -> int:
+        return int(self._pair is not None and self._pair.has_failed)
+
+    @property
+    def _harm(self) -> int:
+        """Replicas that did not arrive as they were sent."""
+        links = {id(link): link.stats for link in (self._replica_link, self._slow_link)}.values()
+        return sum(stats.lost + stats.overflowed + stats.corrupted for stats in links)
+
+    @property
+    def _oldest_open(self) -> int:
+        """Oldest step of the epoch that is neither on storage nor explained yet; the present one where none is."""
+        steps = range(self._first, self._at)
+        return next((s for s in steps if (self._epoch, s) not in self.stored and s not in self.gaps), self._at)
+
+    def _sender(self, session: ShadowSession) -> TimedSender:
+        return TimedSender(session, self.simulation.after, self._senders_rng)
+
+    def _little_memory(self) -> ShadowOptions:
+        """Return the bounds of a node that has memory for as many points as it needs to work, and few more."""
+        options = ShadowOptions(store_copies=STORE_COPIES)
+        gradient = max(_nbytes(truth, "param/") for truth in self._truth.values())
+        state = max(_nbytes(truth, "param/") + _nbytes(truth, "optim/") for truth in self._truth.values())
+        point = max(_nbytes(truth, "") for truth in self._truth.values()) + gradient
+        collecting = 2 * options.window * (2 * gradient + _FRAMES_BYTES)
+        held = (2 + options.hold) * state + options.hold * gradient
+        return replace(options, memory_limit=collecting + held + STORE_COPIES * point)
+
     def _set_disk(self, step: int) -> None:
-        if self.plan.full_disk is not None:
-            first, last, left = self.plan.full_disk
-            if not first <= step <= last:
-                self.shadow.files.free = None
-            elif self.shadow.files.free is None:
-                self.shadow.files.free = left
+        files, plan = self.shadow.files, self.plan
+        if plan.full_disk is not None:
+            first, last, left = plan.full_disk
+            if not self._within(Injection.FULL_DISK, first, last, step):
+                files.free = None
+            elif files.free is None:
+                files.free = left
+        if plan.storage_errors is not None:
+            first, last, chance = plan.storage_errors
+            files.failing = chance if self._within(Injection.STORAGE_ERRORS, first, last, step) else 0.0
+        slow = plan.slow_storage
+        if slow is not None:
+            if slow.first <= step <= slow.last:
+                self._begin(Injection.SLOW_STORAGE)
+                files.longest = slow.longest
+            else:
+                files.longest = None
+                publisher = self.shadow.publisher
+                if publisher is None or publisher.idle:
+                    self.excuses.end(Injection.SLOW_STORAGE, step - 1)
+
+    def _within(self, injection: Injection, first: int, last: int, step: int) -> bool:
+        """Tell whether a fault of steps `first` to `last` is on in a step, and note when it begins and ends."""
+        if first <= step <= last:
+            self._begin(injection)
+            return True
+        self.excuses.end(injection, step - 1)
+        return False
+
+    def _begin(self, injection: Injection) -> None:
+        if not self.excuses.is_open(injection):
+            self.excuses.begin(injection, self._oldest_open)
+
+    def _mend_disk(self) -> None:
+        files = self.shadow.files
+        files.free, files.failing, files.longest = None, 0.0, None
+
+    def _note_late_records(self) -> None:
+        """Note from when to when ranks have not told the step before the present one."""
+        if any(sender.session.waiting for sender in self.ring.senders):
+            if not self.excuses.is_open(Injection.SIDE_CHANNEL) and Injection.SIDE_CHANNEL in self.plan.injections:
+                self._begin(Injection.SIDE_CHANNEL)
+        else:
+            self.excuses.end(Injection.SIDE_CHANNEL, self._at + AFTER_LATE)
+
+    def _shadow_lives(self, alive: bool) -> None:
+        """Note from when to when the shadow node is dead."""
+        for injection in (Injection.SHADOW_RESTART, Injection.TORN_WRITE):
+            if injection in self.plan.injections:
+                if alive:
+                    self.excuses.end(injection, self._at + AFTER_RESTART)
+                else:
+                    self._begin(injection)
 
     def _set_link(self, step: int) -> None:
         slow = self.plan.congestion
@@ -227,26 +367,11 @@ class AcceptanceWorld:
             frames = max(1, int(death.share * self._frames_before))
             self._pair.arm(Failure(frames, death.downtime, death.torn))
 
-    def _due(self, kind: Injection, step: int) -> list[Moment]:
-        found = [moment for due, moment in self._pending if due is kind and moment.step == step]
-        self._pending -= {(kind, moment) for moment in found}
-        return sorted(found, key=lambda moment: moment.delay)
-
-    def _kill_shadow(self, step: int) -> None:
-        for moment in self._due(Injection.SHADOW_RESTART, step):
-            self.simulation.drain(moment.delay)
-            if self.shadow.node is not None:
-                self.shadow.kill(moment.lasts)
-
-    def _kill_ranks(self, step: int) -> bool:
-        """Kill the ranks in the middle of a step, and start them again from the newest durable recovery point."""
-        found = self._due(Injection.RANK_RESTART, step)
-        for moment in found:
-            self.simulation.drain(moment.delay)
-            self.ring.crash(silent=moment.silent)
-            self.simulation.drain(_SETTLE_S)
-            self.begin(self.newest_durable())
-        return bool(found)
+    def _restart_ranks(self, moment: Moment) -> None:
+        """Kill the ranks, and start them again from the newest durable recovery point."""
+        self.ring.crash(silent=moment.silent)
+        self.simulation.drain(_SETTLE_S)
+        self.begin(self.newest_durable())
 
     # ---- what is found out ----
 
@@ -290,3 +415,8 @@ class AcceptanceWorld:
         except SideChannelError as error:
             if error.code != "UNAVAILABLE":  # it is dead at present
                 raise
+
+
+def _nbytes(truth: StepTruth, prefix: str) -> int:
+    """Return the bytes of the tensors whose names begin with `prefix`."""
+    return sum(len(data) for name, (_, _, data) in truth.tensors.items() if name.startswith(prefix))

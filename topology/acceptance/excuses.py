@@ -72,6 +72,22 @@ def excused(excuses: Iterable[Excuse]) -> set[int]:
     return {step for excuse in excuses for step in range(excuse.first, excuse.last + 1)}
 
 
+def without_times(injections: Iterable[Injection], steps: int, *, orderly: bool) -> list[Excuse]:
+    """Return what a run of real processes may lose, where nobody knows in which step what happens: reasons only.
+
+    Ranks that are killed at the end (not `orderly`) take records of the last steps with them.
+    """
+    found = [
+        Excuse(injection.value, 1, steps, _values(REASONS[injection]))
+        for injection in injections
+        if injection in REASONS
+    ]
+    if not orderly:
+        cut = frozenset({GapReason.SIDE_CHANNEL_MISSING, GapReason.FLOW_RESET, GapReason.RESYNC_PENDING})
+        found.append(Excuse("the end", 1, steps, _values(cut)))
+    return found
+
+
 class ExcuseBook:
     """Collects what the faults of a run excuse, as they happen."""
 
@@ -110,8 +126,12 @@ class ExcuseBook:
         """Return all excuses; a fault that is not over excuses steps up to `last`."""
         for injection in list(self._open):
             self.end(injection, last)
-        return [excuse._replace(last=min(excuse.last, last)) for excuse in self._found]
+        found = [excuse._replace(last=min(excuse.last, last)) for excuse in self._found]
+        return [excuse for excuse in found if excuse.first <= excuse.last]
 
     def _excuse(self, injection: Injection, first: int, last: int) -> None:
-        reasons = tuple(sorted(reason.value for reason in REASONS[injection]))
-        self._found.append(Excuse(injection.value, first, last, reasons))
+        self._found.append(Excuse(injection.value, first, last, _values(REASONS[injection])))
+
+
+def _values(reasons: frozenset[GapReason]) -> tuple[str, ...]:
+    return tuple(sorted(reason.value for reason in reasons))

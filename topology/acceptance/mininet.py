@@ -28,6 +28,7 @@ from nccl_emu.errors import EmulatorError, SideChannelError
 from nccl_emu.side_channel import GrpcSideChannel
 from shadow_rx.store.api import open_store
 from shadow_rx.store.export import write_point
+from topology.acceptance.excuses import without_times
 from topology.acceptance.plan import Length, TrialPlan, draw
 from topology.acceptance.record import Reported, RunRecord, StepNumbers
 from topology.acceptance.scenarios import NETWORK, Injection, Scenario
@@ -60,6 +61,9 @@ _DISK_BYTES = 16 << 20
 _NOT_HERE = {
     Injection.SIDE_CHANNEL: "gRPC's connections between the namespaces are streams, which lose no call; they end "
     "where the shadow node is killed, which other rows do",
+    Injection.STORAGE_ERRORS: "a real file system that fails at will needs a block device of its own; the full disk "
+    "fails here as well",
+    Injection.SLOW_STORAGE: "a real file system that is slow at will needs a block device of its own",
 }
 """What cannot be injected on this fabric, and why."""
 
@@ -87,6 +91,8 @@ def run_mininet(task: MininetTask) -> RunRecord:
     record = RunRecord(task.scenario.name, FABRIC, task.seed, LENGTH.steps)
     plan = possible(draw(task.scenario, task.seed, LENGTH), task.scenario)
     record.left_out = dict(plan.unused)
+    orderly = plan.orderly and Injection.RANK_RESTART not in plan.injections
+    record.excuses = without_times(plan.injections, LENGTH.steps, orderly=orderly)
     if not plan.injections:
         record.skipped = "; ".join(plan.unused.values())
         return record

@@ -384,6 +384,9 @@ class AcceptanceWorld:
             if event.report.repaired_bytes:
                 self._repaired.add(event.report.step)
         elif isinstance(event, StepStored):
+            newer = [step for epoch, step in self.stored if epoch == event.epoch and step > event.step]
+            if newer:
+                self.record.wrong.append(f"epoch {event.epoch}: step {event.step} was stored after step {max(newer)}")
             self.stored.add((event.epoch, event.step))
         elif isinstance(event, StepResynced):
             self._resynced.add(event.step)

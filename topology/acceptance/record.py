@@ -103,7 +103,7 @@ class RunRecord:
         """
         numbers = [StepNumbers(*entry) for entry in data["numbers"]]
         reported = [Reported(*entry) for entry in data["reported"]]
-        excuses = [Excuse(*entry[:-1], tuple(entry[-1])) for entry in data["excuses"]]
+        excuses = [Excuse(fault, first, last, tuple(reasons)) for fault, first, last, reasons in data["excuses"]]
         at_end = StepNumbers(*data["at_end"]) if data["at_end"] is not None else None
         return cls(**{**data, "numbers": numbers, "at_end": at_end, "reported": reported, "excuses": excuses})
 

@@ -92,8 +92,8 @@ class AcceptanceWorld:
         rng = random.Random(f"replica/{plan.scenario}/{plan.seed}")
         self._replica_link = self._slow_link = Link(plan.links.replica, rng)
         if plan.congestion is not None:
-            slow = replace(plan.links.replica, rate=plan.congestion.rate, queue_bytes=plan.congestion.queue_bytes)
-            self._slow_link = Link(slow, rng)
+            narrow = replace(plan.links.replica, rate=plan.congestion.rate, queue_bytes=plan.congestion.queue_bytes)
+            self._slow_link = Link(narrow, rng)
         self._shadow_place = place_of(self.job, self.job.shadow(self.group.shadows[0]))
         there = Link(Impairments(), random.Random(0))
         self.simulation.attach(self._shadow_place, self.shadow, there, self._replica_link)

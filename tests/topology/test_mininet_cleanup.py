@@ -74,11 +74,10 @@ def test_an_interrupted_run_leaves_nothing_behind(tmp_path: Path, blow: signal.S
             run.kill()
     assert run.returncode == {signal.SIGINT: 130, signal.SIGTERM: 143, signal.SIGKILL: -9}[blow]
     wait_for(lambda: not alive(started))
-    if blow is not signal.SIGKILL:
-        assert switch_interfaces() == []
-    again = launch(tmp_path / "second", 2)
-    out, err = again.communicate(timeout=120)
-    assert again.returncode == 0, out + err
+    if blow is signal.SIGKILL:  # what it could not remove, the next run does
+        again = launch(tmp_path / "second", 2)
+        out, err = again.communicate(timeout=120)
+        assert again.returncode == 0, out + err
     assert switch_interfaces() == []
 
 

@@ -1,4 +1,4 @@
-"""Two hundred seeds of mixed faults.
+"""A hundred seeds of mixed faults.
 
 Training is never changed, a wrong checkpoint never published, every gap explained, and the run ends verified.
 """
@@ -15,7 +15,7 @@ from topology.compare import first_difference
 from topology.links import Impairments
 from topology.ring_simulation import LinkPlan
 
-SEEDS = 200
+SEEDS = 100
 SEEDS_PER_TEST = 10
 STEPS = 6
 

@@ -24,7 +24,7 @@ from tests.shadow_rx.pressure_rig import PERIOD, POLICY, PressureRig, digest, li
 from tests.shadow_rx.twin import Twin, upload
 from tests.shadow_rx.wire import make_job
 
-STEPS = 500
+STEPS = 250
 
 
 @pytest.fixture(autouse=True)

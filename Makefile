@@ -75,7 +75,7 @@ tofino: env ## Compile for Tofino 1 and 2 (if a p4c with that backend is on PATH
 	$(BIN)/python -m p4src.tofino
 
 proto: env ## Regenerate the side channel's messages and stubs
-	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. jobspec/sidechannel/side_channel.proto
+	$(BIN)/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. --grpc_python_out=. checkmate_common/sidechannel/side_channel.proto
 
 bench: OUT = out/bench
 bench: env ## Measure the speed of the data paths as ratios within one run (QUICK=1: small and short; OUT=out/bench)

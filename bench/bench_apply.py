@@ -12,8 +12,8 @@ import torch
 
 from bench.memory import Memcpy
 from bench.ratios import Ratio, in_turns
-from jobspec.dtypes import DType
-from jobspec.layout import ParamSpec, build_layout
+from checkmate_common.stream.dtypes import DType
+from checkmate_common.stream.layout import ParamSpec, build_layout
 from placement.plan import bucket_offsets
 from shadow_rx.apply.model import LiveModel, Tensors, tensor_bytes
 from shadow_rx.trainer.description import GroupPlan, OptimizerPlan, Update

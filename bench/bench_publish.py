@@ -13,8 +13,8 @@ import torch
 
 from bench.memory import Memcpy
 from bench.ratios import Ratio, in_turns
-from jobspec.dtypes import DType
-from jobspec.layout import ParamSpec, build_layout
+from checkmate_common.stream.dtypes import DType
+from checkmate_common.stream.layout import ParamSpec, build_layout
 from jobspec.store import Retention, StoreSpec
 from shadow_rx.apply.model import tensor_bytes
 from shadow_rx.publish.snapshot import Snapshot

@@ -15,16 +15,16 @@ from dataclasses import asdict, dataclass
 
 import torch
 
-from jobspec.dtypes import DType
-from jobspec.frame import FrameHeader, crc32c
-from jobspec.layout import Layout, ParamSpec, build_layout
+from checkmate_common.recovery.point import pack_tensors
+from checkmate_common.recovery.state import inventory_digest
+from checkmate_common.sidechannel import side_channel_pb2 as pb
+from checkmate_common.stream.dtypes import DType
+from checkmate_common.stream.frame import FrameHeader, crc32c
+from checkmate_common.stream.layout import Layout, ParamSpec, build_layout
+from checkmate_common.stream.ring import Phase
+from checkmate_common.stream.schedule import step_plan
 from jobspec.model import Flow, Job
-from jobspec.recovery_point import pack_tensors
-from jobspec.ring import Phase
-from jobspec.schedule import step_plan
-from jobspec.sidechannel import side_channel_pb2 as pb
-from jobspec.state import inventory_digest
-from nccl_emu.framework_state import FrameworkState
+from nccl_emu.training.framework_state import FrameworkState
 from packets.segment import FLAGS_OF, Segment
 from packets.template import FrameTemplate
 from shadow_rx.core import ShadowCore

@@ -21,15 +21,15 @@ from pathlib import Path
 import torch
 
 from bench.bench_shadow import attach, make_job, make_layout
+from checkmate_common.sidechannel import side_channel_pb2 as pb
+from checkmate_common.tls import ClientTls, Identity, Role, server_name
+from jobspec.certificates import CertificateSet, make_certificates
 from jobspec.model import Job
-from jobspec.sidechannel import side_channel_pb2 as pb
-from jobspec.tls import ClientTls, Identity, Role, server_name
-from nccl_emu.side_channel import GrpcSideChannel
+from nccl_emu.shadow_client.side_channel import GrpcSideChannel
 from shadow_rx.core import ShadowCore
 from shadow_rx.node import ShadowNode
 from shadow_rx.serve.guard import Admission
 from shadow_rx.serve.service import ShadowServer
-from topology.certificates import CertificateSet, make_certificates
 
 OBJECT_BYTES = 5056
 """State of torch's random number generator, which each record carries."""

@@ -10,10 +10,10 @@ from typing import Annotated
 
 import typer
 
+from checkmate_common.tls import TlsError
+from jobspec.certificates import CertificateSet, make_certificates
 from jobspec.errors import JobError
 from jobspec.loader import load_jobs
-from jobspec.tls import TlsError
-from topology.certificates import CertificateSet, make_certificates
 
 FAILED = 2
 """Exit code when nothing was made."""

@@ -11,6 +11,8 @@ import typer
 
 from checkmate.event_lines import EventLines
 from checkmate.tls_options import with_tls
+from checkmate_common.tls import TlsError
+from checkmate_common.tls.options import TlsOptions
 from controlplane.controller import ControllerCore, ControllerEvent
 from controlplane.controller_driver import ControllerDriver
 from controlplane.describe import Names
@@ -20,8 +22,6 @@ from controlplane.journal_file import JournalError, read_journal
 from controlplane.target import DEFAULT_ELECTION_ID
 from jobspec.errors import JobError
 from jobspec.loader import load_jobs
-from jobspec.tls import TlsError
-from jobspec.tls.options import TlsOptions
 
 FAILED = 2
 """Exit code when a job file, an address or the journal cannot be used, or the controller itself fails."""

@@ -16,12 +16,12 @@ from rich.markup import escape
 
 from checkmate.status_tables import status_view
 from checkmate.tls_options import with_tls
-from jobspec.sidechannel import side_channel_pb2 as pb
-from jobspec.sidechannel.limits import MAX_MESSAGE_BYTES
-from jobspec.sidechannel.side_channel_pb2_grpc import ShadowStub
-from jobspec.tls import ClientTls, Role, TlsError, open_channel, server_name
-from jobspec.tls.options import TlsOptions
-from jobspec.tls.probe import Answer, probe
+from checkmate_common.sidechannel import side_channel_pb2 as pb
+from checkmate_common.sidechannel.limits import MAX_MESSAGE_BYTES
+from checkmate_common.sidechannel.side_channel_pb2_grpc import ShadowStub
+from checkmate_common.tls import ClientTls, Role, TlsError, open_channel, server_name
+from checkmate_common.tls.options import TlsOptions
+from checkmate_common.tls.probe import Answer, probe
 
 FAILED = 2
 """Exit code when the shadow node cannot be reached or refuses."""

@@ -9,8 +9,8 @@ from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.table import Table
 
-from jobspec.sidechannel import side_channel_pb2 as pb
-from topology.findings import bytes_text
+from checkmate_common.sidechannel import side_channel_pb2 as pb
+from topology.report.findings import bytes_text
 
 SHOWN_GAPS = 8
 """Most gaps that are shown; ``--json`` has all that the shadow node reports."""

@@ -14,6 +14,8 @@ from rich.table import Table as Grid
 
 from checkmate.controller_command import controller
 from checkmate.tls_options import with_tls
+from checkmate_common.tls import TlsError
+from checkmate_common.tls.options import TlsOptions
 from controlplane.describe import (
     Names,
     action_text,
@@ -35,8 +37,6 @@ from controlplane.target import DEFAULT_ELECTION_ID, Installation, Target
 from jobspec.errors import JobError, Problem
 from jobspec.loader import load_jobs
 from jobspec.model import Job
-from jobspec.tls import TlsError
-from jobspec.tls.options import TlsOptions
 from p4src.names import Table
 
 DIFFERENT = 1

@@ -15,11 +15,11 @@ from controlplane.errors import ControlPlaneError
 from jobspec.errors import JobError
 from jobspec.loader import load_job
 from topology.errors import TestbedError
+from topology.fabric.mininet_net import install_mininet, is_missing, why_not
 from topology.faults import Fault
-from topology.mininet_net import install_mininet, is_missing, why_not
+from topology.processes.switch_events import SwitchEvent
 from topology.progress import RunProgress
-from topology.switch_events import SwitchEvent
-from topology.table import render_table
+from topology.report.table import render_table
 
 NOT_PROVEN = 1
 """Exit code when the run finished but a check failed."""

@@ -10,8 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
-from jobspec.tls import options
-from jobspec.tls.options import TlsOptions
+from checkmate_common.tls import options
+from checkmate_common.tls.options import TlsOptions
 
 
 def _option(flag: str, text: str, metavar: str | None = None, variable: str | None = None) -> Any:

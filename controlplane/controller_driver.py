@@ -10,14 +10,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from checkmate_common.tls import ClientTls
+from checkmate_common.tls.probe import Answer, probe
 from controlplane.controller import Connect, ControllerCore, ControllerEvent, EventKind, Idle, Install, Mirror, Task
 from controlplane.describe import Names
 from controlplane.errors import ControlPlaneError, ErrorKind
 from controlplane.journal_file import write_journal
 from controlplane.session import check_address
 from controlplane.target import DEFAULT_ELECTION_ID, Target
-from jobspec.tls import ClientTls
-from jobspec.tls.probe import Answer, probe
 
 OnEvent = Callable[[ControllerEvent], None]
 

@@ -9,8 +9,8 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
+from checkmate_common.files.regular_files import read_bounded
 from controlplane.digests import FlowStart
-from jobspec.regular_files import read_bounded
 
 _FORMAT = 1
 _MAX_BYTES = 64 << 20

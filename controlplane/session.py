@@ -9,11 +9,11 @@ from typing import Any
 import grpc
 from finsy.proto import U128, p4r, p4r_grpc, rpc_code
 
+from checkmate_common.tls import ClientTls, open_channel
+from checkmate_common.tls.probe import Answer, probe
 from controlplane.dialect import RpcFailure, failure_of
 from controlplane.errors import ControlPlaneError, ErrorKind
 from controlplane.stream import P4Stream, StreamEnded
-from jobspec.tls import ClientTls, open_channel
-from jobspec.tls.probe import Answer, probe
 
 CONNECT_S = 5.0
 """Time that a switch has to answer the first request, in seconds."""

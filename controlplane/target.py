@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypeVar
 
+from checkmate_common.tls import ClientTls
 from controlplane import backup
 from controlplane.backup import BATCH
 from controlplane.codec import encode, encode_update
@@ -18,7 +19,6 @@ from controlplane.pipeline import Pipeline, PipelineStatus
 from controlplane.plan import Plan, exact_plan, install_plan, table_plan
 from controlplane.session import CONNECT_S, Session
 from controlplane.snapshot import Counters, read_counters, read_state
-from jobspec.tls import ClientTls
 from p4src.names import Table
 
 _T = TypeVar("_T")

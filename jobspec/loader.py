@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
+from checkmate_common.files.regular_files import read_bounded
 from jobspec.checks import problems_between, problems_of
 from jobspec.errors import JobError, Problem
 from jobspec.model import Job
-from jobspec.regular_files import read_bounded
 
 Path_ = tuple[str | int, ...]
 MAX_BYTES = 1 << 18

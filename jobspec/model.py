@@ -8,11 +8,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, SerializerFunctionWrapHandler, model_serializer
 
+from checkmate_common.fields import Address, Dscp, Mac, Name, Strict, SwitchPort, check_address, listed_ports
+from checkmate_common.recovery.state import StateManifest, StateRules, default_state
+from checkmate_common.stream.frame import HEADER_BYTES
+from checkmate_common.stream.schedule import DEFAULT_FRAME_PAYLOAD, FlowShape
 from jobspec.errors import JobError, Problem
-from jobspec.fields import Address, Dscp, Mac, Name, Strict, SwitchPort, check_address, listed_ports
-from jobspec.frame import HEADER_BYTES
-from jobspec.schedule import DEFAULT_FRAME_PAYLOAD, FlowShape
-from jobspec.state import StateManifest, StateRules, default_state
 from jobspec.store import StoreSpec
 from jobspec.trunks import TrunkGraph
 from jobspec.workload import ChangeSpec as ChangeSpec

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from jobspec.fields import Strict
+from checkmate_common.fields import Strict
 
 MAX_EVERY = 10_000
 """Most steps that can become durable together."""

@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator
 
+from checkmate_common.fields import Strict
 from jobspec.errors import JobError, Problem
-from jobspec.fields import Strict
 from jobspec.loader import parse_model, read_text
 
 DTypeName = Literal["float32", "float64", "float16", "bfloat16"]

@@ -6,7 +6,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from jobspec.fields import Strict
+from checkmate_common.fields import Strict
 
 OptionValue = float | int | bool | list[float]
 """Value of a keyword argument of an optimizer."""

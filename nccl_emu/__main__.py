@@ -10,13 +10,13 @@ from pathlib import Path
 
 import torch
 
+from checkmate_common.recovery.point import RecoveryPointError
+from checkmate_common.tls.errors import TlsError
+from checkmate_common.tls.options import add_tls_options, tls_options
 from jobspec.errors import JobError
-from jobspec.recovery_point import RecoveryPointError
-from jobspec.tls.errors import TlsError
-from jobspec.tls.options import add_tls_options, tls_options
 from nccl_emu.driver import RankDriver, RankOptions
 from nccl_emu.errors import EmulatorError
-from nccl_emu.reporter import Reporter
+from nccl_emu.shadow_client.reporter import Reporter
 from nccl_emu.signals import Stopped, StopSignals
 
 

@@ -12,22 +12,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
+from checkmate_common.recovery.point import read_recovery_point
+from checkmate_common.tls.identity import Role, server_name
+from checkmate_common.tls.options import TlsOptions
 from jobspec.loader import load_job
 from jobspec.model import Group, Job
-from jobspec.recovery_point import read_recovery_point
-from jobspec.tls.identity import Role, server_name
-from jobspec.tls.options import TlsOptions
-from nccl_emu.bond import Bond
 from nccl_emu.errors import LinkError, SideChannelError, TrainerError
-from nccl_emu.rank_node import RankNode
-from nccl_emu.record_sender import RecordSender
-from nccl_emu.reporter import Reporter
-from nccl_emu.restore import restore_trainer
-from nccl_emu.shadow_session import LAST_TELLS, ShadowSession
-from nccl_emu.side_channel import GrpcSideChannel
+from nccl_emu.net.bond import Bond
+from nccl_emu.ring.rank_node import RankNode
+from nccl_emu.shadow_client.record_sender import RecordSender
+from nccl_emu.shadow_client.reporter import Reporter
+from nccl_emu.shadow_client.restore import restore_trainer
+from nccl_emu.shadow_client.shadow_session import LAST_TELLS, ShadowSession
+from nccl_emu.shadow_client.side_channel import GrpcSideChannel
+from nccl_emu.shadow_client.step_meter import StepMeter
 from nccl_emu.signals import StopSignals
-from nccl_emu.step_meter import StepMeter
-from nccl_emu.trainer import DataParallelTrainer, run_seed
+from nccl_emu.training.trainer import DataParallelTrainer, run_seed
 
 T = TypeVar("T")
 _FLUSH_SECONDS = 5.0

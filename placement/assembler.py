@@ -14,9 +14,9 @@ from typing import TypeVar
 
 import numpy as np
 
-from jobspec.frame import HEADER_BYTES
-from jobspec.layout import Layout
-from jobspec.schedule import FlowSchedule, FrameSlot
+from checkmate_common.stream.frame import HEADER_BYTES
+from checkmate_common.stream.layout import Layout
+from checkmate_common.stream.schedule import FlowSchedule, FrameSlot
 from placement.connections import Connections
 from placement.discard import Discard
 from placement.era import COVERED, WHOLE, WRAPPED, Era, place_batch

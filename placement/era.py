@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from jobspec.schedule import FlowSchedule
+from checkmate_common.stream.schedule import FlowSchedule
 from packets.compiled import Kernel
 from placement.slots import SlotMemory
 from placement.stop import Stop

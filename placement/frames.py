@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 
-from jobspec.frame import HEADER_BYTES, FrameError, FrameHeader, crc32c
-from jobspec.schedule import FrameSlot
+from checkmate_common.stream.frame import HEADER_BYTES, FrameError, FrameHeader, crc32c
+from checkmate_common.stream.schedule import FrameSlot
 from placement.coverage import Coverage
 from placement.variants import Conflicts, SideBuffer, Variant, candidates, difference
 

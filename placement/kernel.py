@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from jobspec.frame import HEADER_BYTES
+from checkmate_common.stream.frame import HEADER_BYTES
 from packets.compiled import jit
 from placement.slots import State, Tally
 from placement.stop import Count, Stop

@@ -10,10 +10,10 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from jobspec.frame import HEADER_BYTES
-from jobspec.layout import Layout
-from jobspec.ring import Phase
-from jobspec.schedule import FlowShape, FrameSlot, StepPlan, step_plan
+from checkmate_common.stream.frame import HEADER_BYTES
+from checkmate_common.stream.layout import Layout
+from checkmate_common.stream.ring import Phase
+from checkmate_common.stream.schedule import FlowShape, FrameSlot, StepPlan, step_plan
 
 ALIGNMENT = 64
 """Buckets begin on cache lines, which suits every element type."""

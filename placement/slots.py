@@ -14,13 +14,13 @@ from enum import IntEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from jobspec.frame import HEADER_BYTES, crc32c
+from checkmate_common.stream.frame import HEADER_BYTES, crc32c
 from placement.frames import Frame, FrameCopy, FrameIdentity
 from placement.plan import ALIGNMENT, SlotPlan, aligned_memory
 from placement.variants import Conflicts, SideBuffer
 
 _STEP = slice(24, 32)
-"""Of a frame header (`jobspec.frame`): the step."""
+"""Of a frame header (`checkmate_common.stream.frame`): the step."""
 _TOLD = slice(52, 56)
 """Of a frame header: CRC32C of the payload."""
 

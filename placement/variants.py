@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 
-from jobspec.schedule import FrameSlot
+from checkmate_common.stream.schedule import FrameSlot
 
 SIDE_BUFFER_BYTES = 1 << 20
 """Most bytes of differing copies that one epoch of a group keeps."""

@@ -14,18 +14,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from jobspec.frame import crc32c
-from jobspec.model import Job
-from jobspec.reasons import GapReason
-from jobspec.recovery_point import (
+from checkmate_common.recovery.point import (
     RecoveryPoint,
     RecoveryPointError,
     decode_recovery_point,
     pack_tensors,
     read_recovery_point,
 )
-from jobspec.sidechannel import side_channel_pb2 as pb
-from jobspec.sidechannel.log import SideChannelLogError
+from checkmate_common.recovery.reasons import GapReason
+from checkmate_common.sidechannel import side_channel_pb2 as pb
+from checkmate_common.sidechannel.log import SideChannelLogError
+from checkmate_common.stream.frame import crc32c
+from jobspec.model import Job
 from placement.segments import Replica
 from replay.errors import ReplayError
 from replay.gradient import StepGradient

@@ -10,8 +10,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from jobspec.frame import HEADER_BYTES
-from jobspec.schedule import FrameSlot, Piece
+from checkmate_common.stream.frame import HEADER_BYTES
+from checkmate_common.stream.schedule import FrameSlot, Piece
 from placement.assembler import Assembler
 from placement.frames import told_crc
 from placement.segments import Replica, Segments

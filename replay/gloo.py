@@ -9,9 +9,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from checkmate_common.files.private_files import make_private_folder, private
 from gloo.ddp import Step
 from gloo.decoder import Decoder, Group
-from jobspec.private_files import make_private_folder, private
 from jobspec.trainer import TrainerFile
 from replay.errors import ReplayError
 from replay.gloo_source import Captures, Progress

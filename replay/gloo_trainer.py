@@ -12,10 +12,10 @@ from typing import Any
 import numpy as np
 import torch
 
+from checkmate_common.files.regular_files import regular
+from checkmate_common.recovery.tensors import bytes_of
 from gloo.ddp import DdpDecoder
 from gloo.parameters import Parameter
-from jobspec.regular_files import regular
-from jobspec.tensors import bytes_of
 from jobspec.trainer import TrainerFile
 from packets.batch import Bytes
 from replay.errors import ReplayError

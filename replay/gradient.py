@@ -9,9 +9,9 @@ from collections.abc import Collection, Iterator
 from concurrent.futures import Future
 from dataclasses import dataclass
 
-from jobspec.frame import HEADER_BYTES
-from jobspec.layout import Layout
-from jobspec.reasons import GapReason
+from checkmate_common.recovery.reasons import GapReason
+from checkmate_common.stream.frame import HEADER_BYTES
+from checkmate_common.stream.layout import Layout
 from placement.frames import DISPUTE, Frame, FrameCopy
 from placement.slots import StepSlot, Tally
 from replay.plan import EpochPlan, PlannedFlow

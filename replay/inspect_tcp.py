@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from jobspec.frame import FrameHeader
+from checkmate_common.stream.frame import FrameHeader
 from jobspec.model import Job
 from packets.segment import FIN, RST, SYN
 from replay.inspect_spans import Spans

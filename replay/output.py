@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from jobspec.dtypes import DType
-from jobspec.private_files import make_private_folder, private, write_private
+from checkmate_common.files.private_files import make_private_folder, private, write_private
+from checkmate_common.stream.dtypes import DType
 from replay.errors import ReplayError
 from replay.gradient import StepGradient
 from replay.results import StepResult

@@ -10,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from jobspec.frame import FrameHeader
-from jobspec.layout import Bucket, Layout, ParamSpec, Slot
+from checkmate_common.stream.frame import FrameHeader
+from checkmate_common.stream.layout import Bucket, Layout, ParamSpec, Slot
+from checkmate_common.stream.ring import Phase, chunk_range
+from checkmate_common.stream.schedule import FlowSchedule, FlowShape, FrameSlot, StepPlan, step_plan
 from jobspec.model import Flow, Job
-from jobspec.ring import Phase, chunk_range
-from jobspec.schedule import FlowSchedule, FlowShape, FrameSlot, StepPlan, step_plan
 from placement.frames import FrameIdentity
 from replay.records import EpochRecords, Records
 from replay.survey import Census, EpochKey, SeenStream, Survey

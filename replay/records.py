@@ -10,8 +10,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from jobspec.sidechannel import side_channel_pb2 as pb
-from jobspec.sidechannel.log import SideChannelLogError, read_entry, read_log
+from checkmate_common.sidechannel import side_channel_pb2 as pb
+from checkmate_common.sidechannel.log import SideChannelLogError, read_entry, read_log
 from replay.errors import ReplayError
 
 

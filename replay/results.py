@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from jobspec.reasons import GapReason
+from checkmate_common.recovery.reasons import GapReason
 
 MAX_HOLES = 256
 """Holes of a step that are listed; `StepResult.missing_bytes` counts all."""

@@ -13,9 +13,9 @@ import numpy as np
 
 from capture.errors import CaptureError
 from capture.reader import CaptureReader, open_capture
+from checkmate_common.recovery.point import RecoveryPointError
+from checkmate_common.recovery.reasons import GapReason
 from jobspec.model import Job
-from jobspec.reasons import GapReason
-from jobspec.recovery_point import RecoveryPointError
 from packets.batch import PacketBatch
 from packets.frame import parse_frame
 from packets.names import unread_link

@@ -8,7 +8,7 @@ from contextlib import suppress
 import numpy as np
 from numpy.typing import NDArray
 
-from jobspec.frame import HEADER_BYTES, MAGIC, FrameError, FrameHeader
+from checkmate_common.stream.frame import HEADER_BYTES, MAGIC, FrameError, FrameHeader
 from packets.compiled import Kernel
 
 TAIL = HEADER_BYTES - 1

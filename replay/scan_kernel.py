@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from jobspec.frame import HEADER_BYTES, MAGIC
+from checkmate_common.stream.frame import HEADER_BYTES, MAGIC
 from packets.compiled import jit
 from replay.scan import TAIL
 

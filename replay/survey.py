@@ -15,9 +15,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from jobspec.dtypes import DType
-from jobspec.frame import HEADER_BYTES, FrameError, FrameHeader
-from jobspec.ring import Phase
+from checkmate_common.stream.dtypes import DType
+from checkmate_common.stream.frame import HEADER_BYTES, FrameError, FrameHeader
+from checkmate_common.stream.ring import Phase
 from packets.batch import PacketBatch
 from packets.decode import decode
 from packets.headers import Headers, Kind

@@ -22,11 +22,11 @@ from pathlib import Path
 import torch
 from google.protobuf.json_format import MessageToDict
 
+from checkmate_common.files.rotating_file import LogLimits
+from checkmate_common.tls import ClientTls, Role, server_name
+from checkmate_common.tls.options import add_tls_options, tls_options
 from jobspec.errors import JobError
 from jobspec.loader import load_job
-from jobspec.rotating_file import LogLimits
-from jobspec.tls import ClientTls, Role, server_name
-from jobspec.tls.options import add_tls_options, tls_options
 from shadow_rx.assembly import LogFiles, ShadowAssembly
 from shadow_rx.core import ShadowCore
 from shadow_rx.errors import ShadowError

@@ -7,8 +7,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from jobspec.rotating_file import LogLimits
-from jobspec.tls import Credentials
+from checkmate_common.files.rotating_file import LogLimits
+from checkmate_common.tls import Credentials
 from shadow_rx.core import ShadowCore
 from shadow_rx.logs.access_log import AccessLog
 from shadow_rx.logs.event_log import EventLog, read_losses

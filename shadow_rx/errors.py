@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from jobspec.sidechannel.limits import MAX_STEP
+from checkmate_common.sidechannel.limits import MAX_STEP
 
 
 class Refusal(StrEnum):

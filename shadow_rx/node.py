@@ -9,9 +9,9 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import TypeVar
 
-from jobspec.reasons import GapReason
-from jobspec.recovery_point import RecoveryPointError
-from jobspec.sidechannel import side_channel_pb2 as pb
+from checkmate_common.recovery.point import RecoveryPointError
+from checkmate_common.recovery.reasons import GapReason
+from checkmate_common.sidechannel import side_channel_pb2 as pb
 from packets.batch import PacketBatch
 from shadow_rx.apply.model import tensor_bytes
 from shadow_rx.apply.upload import UploadPlan, check_header, check_transfer, prepare

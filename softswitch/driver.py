@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from capture.writer import PcapWriter
-from jobspec.private_files import private
+from checkmate_common.files.private_files import private
 from softswitch.netio import EthernetPort
 from softswitch.p4rt.device import Device, Frames
 

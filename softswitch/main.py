@@ -17,9 +17,9 @@ from types import FrameType
 
 import grpc
 
-from jobspec.regular_files import read_bounded
-from jobspec.tls.errors import TlsError
-from jobspec.tls.files import check_owner, read_authorities, read_pair
+from checkmate_common.files.regular_files import read_bounded
+from checkmate_common.tls.errors import TlsError
+from checkmate_common.tls.files import check_owner, read_authorities, read_pair
 from softswitch.driver import SwitchDriver
 from softswitch.errors import SwitchError
 from softswitch.netio import EthernetPort

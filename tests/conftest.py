@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from topology.mininet_net import why_not
+from topology.fabric.mininet_net import why_not
 
 # No deadlines: a test must not fail because the machine is busy. The examples are the same in every run, so that a test
 # fails because of the code and not of the day; CHECKMATE_HYPOTHESIS=explore looks for new ones.

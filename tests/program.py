@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from topology.warm_start import PROGRAMS, WarmStart
+from topology.processes.warm_start import PROGRAMS, WarmStart
 
 ROOT = Path(__file__).parents[1]
 _MODULES = ("checkmate.cli", "topology.testbed", "topology.acceptance.campaign", "replay.run", *PROGRAMS)

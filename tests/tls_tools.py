@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from checkmate_common.tls import ClientTls, Credentials, Identity, Role, TlsFiles
+from checkmate_common.tls.files import load
+from checkmate_common.tls.options import TlsOptions
+from jobspec.certificates import Authority, issue, make_authority
 from jobspec.model import Job
-from jobspec.tls import ClientTls, Credentials, Identity, Role, TlsFiles
-from jobspec.tls.files import load
-from jobspec.tls.options import TlsOptions
-from topology.certificates import Authority, issue, make_authority
 
 DAY = timedelta(days=1)
 

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
-from jobspec.recovery_point import RecoveryPoint, RecoveryPointError
-from jobspec.sidechannel.side_channel_pb2 import Status
+from checkmate_common.recovery.point import RecoveryPoint, RecoveryPointError
+from checkmate_common.sidechannel.side_channel_pb2 import Status
 from shadow_rx.store.export import write_point
 from topology.compare import first_difference
 from topology.evidence import EpochEvidence, read_epoch
-from topology.fabric import TrainingPlan
+from topology.fabric.base import TrainingPlan
+from topology.fabric.roles import RunFiles, Track
 from topology.results import Iteration, RestartResult
-from topology.roles import RunFiles, Track
 
 
 @dataclass(frozen=True)

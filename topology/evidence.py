@@ -11,21 +11,21 @@ from typing import Any
 
 import torch
 
-from jobspec.reasons import GapReason
-from jobspec.recovery_point import RecoveryPoint, RecoveryPointError, unpack_tensors
-from jobspec.sidechannel.side_channel_pb2 import Status
+from checkmate_common.recovery.point import RecoveryPoint, RecoveryPointError, unpack_tensors
+from checkmate_common.recovery.reasons import GapReason
+from checkmate_common.sidechannel.side_channel_pb2 import Status
 from shadow_rx.store.api import open_store
 from shadow_rx.store.recover import StoreReader
 from topology.compare import first_difference
+from topology.fabric.roles import RunFiles, Track
 from topology.results import Iteration
-from topology.roles import RunFiles, Track
 
 _WITH_ALL_BYTES = {GapReason.DIGEST_MISMATCH, GapReason.SIDE_CHANNEL_MISSING, GapReason.UNDECLARED_STATE}
 """Reasons that do not speak against the bytes of a gradient."""
 
 
 def state_path(logs: Path, step: int) -> Path:
-    """Return the file of rank 0's state after `step` (as `nccl_emu.reporter` writes it)."""
+    """Return the file of rank 0's state after `step` (as `nccl_emu.shadow_client.reporter` writes it)."""
     return logs / f"state-{step:08d}.safetensors"
 
 
@@ -36,7 +36,7 @@ class EpochEvidence:
     epoch: int
     """The epoch."""
     ranks: list[dict[int, dict[str, Any]]]
-    """Results by rank and step (`nccl_emu.step_meter.StepResult`)."""
+    """Results by rank and step (`nccl_emu.shadow_client.step_meter.StepResult`)."""
     events: dict[int, dict[str, Any]]
     """Events of the shadow by step (`shadow_rx.logs.event_log`)."""
     gaps: dict[int, tuple[str, str]]

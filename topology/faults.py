@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NamedTuple, Self
 
-from jobspec.layout import Layout
+from checkmate_common.stream.layout import Layout
+from checkmate_common.stream.schedule import FlowSchedule, Piece
 from jobspec.model import Job, ShadowNode
-from jobspec.schedule import FlowSchedule, Piece
 from packets.frame import parse_frame
 from packets.template import PacketError
-from topology.links import Link
-from topology.timed import parse_timed
+from topology.simulation.links import Link
+from topology.simulation.timed import parse_timed
 
 _ETHERNET_IPV4_TCP = 14 + 20 + 20
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from checkmate_common.stream.ring import chunk_range
 from jobspec.model import Group, Job
-from jobspec.ring import chunk_range
-from nccl_emu.digits import Digits
-from nccl_emu.trainer import DataParallelTrainer
+from nccl_emu.training.digits import Digits
+from nccl_emu.training.trainer import DataParallelTrainer
 
 
 def reference_run(job: Job, group: Group, seed: int, steps: int) -> Iterator[tuple[int, list[DataParallelTrainer]]]:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from checkmate_common.files.private_files import write_private
 from jobspec.model import Job
-from jobspec.private_files import write_private
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Iteration:
     mismatch: str | None = None
     """First tensor that differs, where one does."""
     reason: str | None = None
-    """Why there is no recovery point: a value of `jobspec.reasons.GapReason`."""
+    """Why there is no recovery point: a value of `checkmate_common.recovery.reasons.GapReason`."""
     detail: str | None = None
     """Flow, byte ranges, or what else the reason refers to."""
     trained_at: float = 0.0

@@ -12,32 +12,32 @@ from pathlib import Path
 
 import yaml
 
+from checkmate_common.files.private_files import make_private_folder, write_private
+from checkmate_common.sidechannel.side_channel_pb2 import Status
+from checkmate_common.stream.ring import Phase
+from checkmate_common.stream.schedule import step_plan
 from controlplane.desired import desired_state
 from controlplane.entities import TableEntry
 from controlplane.target import Target
 from jobspec.checks import problems_of
 from jobspec.errors import JobError, Problem
 from jobspec.model import Job, SwitchSpec
-from jobspec.private_files import make_private_folder, write_private
-from jobspec.ring import Phase
-from jobspec.schedule import step_plan
-from jobspec.sidechannel.side_channel_pb2 import Status
-from nccl_emu.digits import Digits
-from nccl_emu.trainer import DataParallelTrainer
+from nccl_emu.training.digits import Digits
+from nccl_emu.training.trainer import DataParallelTrainer
 from p4src.names import Table
 from topology.epochs import Epoch, compare_restart
 from topology.errors import TestbedError
-from topology.fabric import Fabric, TrainingPlan
+from topology.fabric.base import Fabric, TrainingPlan
+from topology.fabric.inproc import InprocFabric
+from topology.fabric.mininet_fabric import MininetFabric
+from topology.fabric.roles import Roles, RunFiles, Track
+from topology.fabric.run_tls import RunTls
 from topology.faults import Fault
-from topology.inproc import InprocFabric
-from topology.mininet_fabric import MininetFabric
+from topology.processes.switch_events import EventPlan, SwitchEvent, check_events
+from topology.processes.switch_supervisor import ELECTION_ID
 from topology.progress import RunProgress
-from topology.report import write_report
+from topology.report.page import write_report
 from topology.results import RunResult
-from topology.roles import Roles, RunFiles, Track
-from topology.run_tls import RunTls
-from topology.switch_events import EventPlan, SwitchEvent, check_events
-from topology.switch_keeper import ELECTION_ID
 
 _OURS = ("summary.json", "report.html", "job.yaml", "events.jsonl", "side-channel.bin", "uninterrupted", "restarted",
          "checkpoints", "restored", "logs", "certs")  # fmt: skip

@@ -7,7 +7,7 @@ longer becomes a constant.
 
 from __future__ import annotations
 
-from jobspec.state import SHARED_PREFIX
+from checkmate_common.recovery.state import SHARED_PREFIX
 from shadow_rx.apply.model import LiveModel, Tensors
 from shadow_rx.trainer.changes import Change
 from shadow_rx.trainer.description import OptimizerPlan

@@ -12,9 +12,9 @@ from itertools import accumulate
 
 import torch
 
-from jobspec.layout import Layout
-from jobspec.sidechannel.digest import optimizer_digest, parameter_digest
-from jobspec.tensors import TORCH_DTYPES, bytes_of
+from checkmate_common.recovery.tensors import TORCH_DTYPES, bytes_of
+from checkmate_common.sidechannel.digest import optimizer_digest, parameter_digest
+from checkmate_common.stream.layout import Layout
 from placement.plan import ALIGNMENT, bucket_offsets
 from shadow_rx.apply.buffer_pool import BufferPool
 from shadow_rx.errors import invalid
@@ -162,7 +162,7 @@ class LiveModel:
                 self._optimizer.state[param] = {key: _copy(value) for key, value in optim[name].items()}
 
     def parameter_digest(self) -> bytes:
-        """Return the SHA-256 that the ranks' digests are compared with (`jobspec.sidechannel.digest`)."""
+        """Return the SHA-256 that the ranks' digests are compared with (`optimizer_digest`)."""
         return parameter_digest((name, bytes_of(self._params[name])) for name in self._names)
 
 
@@ -185,7 +185,7 @@ def digest_difference(records: Sequence[RankStep], model: LiveModel, tensors: Ma
 
 
 def optimizer_state_digest(tensors: Mapping[str, torch.Tensor]) -> bytes:
-    """Return the digest of the optimizer's state among the tensors of a snapshot (`jobspec.sidechannel.digest`)."""
+    """Return the digest of the optimizer's state among the tensors of a snapshot (`optimizer_digest`)."""
     return optimizer_digest({name: bytes_of(t) for name, t in tensors.items() if name.startswith("optim/")})
 
 

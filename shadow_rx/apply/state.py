@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from jobspec.layout import Layout
+from checkmate_common.stream.layout import Layout
 from placement.slots import StepSlot
 from shadow_rx.apply.carry_over import carry_over
 from shadow_rx.apply.model import LiveModel, Tensors, digest_difference

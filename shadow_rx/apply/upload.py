@@ -10,9 +10,9 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from jobspec.layout import Layout
-from jobspec.recovery_point import RecoveryPointError, unpack_tensors
-from jobspec.sidechannel import side_channel_pb2 as pb
+from checkmate_common.recovery.point import RecoveryPointError, unpack_tensors
+from checkmate_common.sidechannel import side_channel_pb2 as pb
+from checkmate_common.stream.layout import Layout
 from shadow_rx.apply.model import LiveModel, Tensors, tensor_bytes
 from shadow_rx.errors import Refusal, ShadowError, check_step, invalid
 from shadow_rx.trainer.declared import check_constants, split_constants

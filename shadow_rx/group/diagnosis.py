@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from jobspec.reasons import GapReason
+from checkmate_common.recovery.reasons import GapReason
 from placement.assembler import Assembler
 from placement.holes import MissingRange, corrupt_frames, missing_ranges
 from shadow_rx.status.group_status import Gap

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from jobspec.layout import Layout
+from checkmate_common.recovery.reasons import GapReason
+from checkmate_common.sidechannel import side_channel_pb2 as pb
+from checkmate_common.stream.layout import Layout
 from jobspec.model import Flow, Group, Job
-from jobspec.reasons import GapReason
-from jobspec.sidechannel import side_channel_pb2 as pb
 from placement.assembler import Assembler
 from placement.plan import plan_slots
 from shadow_rx.errors import Refusal, ShadowError

@@ -10,7 +10,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Iterator
 from typing import TypeVar
 
-from jobspec.reasons import GapReason
+from checkmate_common.recovery.reasons import GapReason
 from placement.coverage import Coverage
 from shadow_rx.status.group_status import Gap, StepReport
 

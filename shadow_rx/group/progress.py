@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from checkmate_common.recovery.reasons import GapReason
 from jobspec.model import Flow
-from jobspec.reasons import GapReason
 from shadow_rx.apply.state import AppliedState
 from shadow_rx.apply.upload import PreparedState
 from shadow_rx.errors import wrong_state

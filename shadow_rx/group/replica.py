@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from jobspec.layout import Layout
+from checkmate_common.recovery.reasons import GapReason
+from checkmate_common.sidechannel import side_channel_pb2 as pb
+from checkmate_common.stream.layout import Layout
 from jobspec.model import Flow, Group, Job
-from jobspec.reasons import GapReason
-from jobspec.sidechannel import side_channel_pb2 as pb
 from shadow_rx.apply.model import tensor_bytes
 from shadow_rx.apply.upload import PreparedState, UploadPlan, prepare
 from shadow_rx.errors import check_step, invalid, wrong_state

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import torch
 
-from jobspec.frame import HEADER_BYTES
+from checkmate_common.stream.frame import HEADER_BYTES
 from placement.assembler import Assembler
 from placement.plan import SlotPlan
 from shadow_rx.group.arrivals import Arrivals

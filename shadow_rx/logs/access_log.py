@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
-from jobspec.rotating_file import LogLimits
+from checkmate_common.files.rotating_file import LogLimits
 from shadow_rx.logs.line_log import LineLog
 from shadow_rx.redaction import redacted
 from shadow_rx.status.health import Part

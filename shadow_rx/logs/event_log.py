@@ -33,9 +33,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from jobspec.reasons import GapReason
-from jobspec.regular_files import regular
-from jobspec.rotating_file import LogLimits, older_files
+from checkmate_common.files.regular_files import regular
+from checkmate_common.files.rotating_file import LogLimits, older_files
+from checkmate_common.recovery.reasons import GapReason
 from shadow_rx.logs.line_log import LineLog
 from shadow_rx.logs.log_queue import LogQueue
 from shadow_rx.status.events import (

@@ -8,7 +8,7 @@ import threading
 from collections.abc import Mapping
 from pathlib import Path
 
-from jobspec.rotating_file import LogLimits, RotatingFile
+from checkmate_common.files.rotating_file import LogLimits, RotatingFile
 
 
 class LineLog:

@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVar
 
-from jobspec.supervised import SupervisedThread
+from checkmate_common.supervised import SupervisedThread
 from shadow_rx.status.health import Part
 
 MOST_WAITING_BYTES = 64 << 20

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from jobspec.rotating_file import LogLimits
-from jobspec.sidechannel import side_channel_pb2 as pb
-from jobspec.sidechannel.limits import CHUNK_BYTES
-from jobspec.sidechannel.log import Message, PackedEntry, SideChannelLog, pack
+from checkmate_common.files.rotating_file import LogLimits
+from checkmate_common.sidechannel import side_channel_pb2 as pb
+from checkmate_common.sidechannel.limits import CHUNK_BYTES
+from checkmate_common.sidechannel.log import Message, PackedEntry, SideChannelLog, pack
 from shadow_rx.logs.log_queue import LogQueue
 from shadow_rx.status.health import Part
 

@@ -7,11 +7,11 @@ from typing import Protocol
 
 import grpc
 
-from jobspec.sidechannel import side_channel_pb2 as pb
-from jobspec.sidechannel import side_channel_pb2_grpc as rpc
-from jobspec.sidechannel.limits import MAX_MESSAGE_BYTES
-from jobspec.tls import ClientTls, open_channel
-from jobspec.tls.probe import Answer, probe
+from checkmate_common.sidechannel import side_channel_pb2 as pb
+from checkmate_common.sidechannel import side_channel_pb2_grpc as rpc
+from checkmate_common.sidechannel.limits import MAX_MESSAGE_BYTES
+from checkmate_common.tls import ClientTls, open_channel
+from checkmate_common.tls.probe import Answer, probe
 from shadow_rx.errors import Refusal, ShadowError
 from shadow_rx.publish.snapshot import EncodedPoint
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Self
 
-from jobspec.supervised import SupervisedThread
-from jobspec.tls import ClientTls
+from checkmate_common.supervised import SupervisedThread
+from checkmate_common.tls import ClientTls
 from shadow_rx.node import ShadowNode
 from shadow_rx.peers.connections import GrpcPeer
 from shadow_rx.peers.repair import ask_peers, use_no_peers, use_peers

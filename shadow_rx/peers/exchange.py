@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
+from checkmate_common.sidechannel import side_channel_pb2 as pb
 from jobspec.model import Group, Job
-from jobspec.sidechannel import side_channel_pb2 as pb
 from shadow_rx.group.epoch import Epoch
 from shadow_rx.group.ledger import Ledger
 from shadow_rx.group.progress import Progress

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import accumulate
 
-from jobspec.frame import crc32c
-from jobspec.schedule import FrameSlot
+from checkmate_common.stream.frame import crc32c
+from checkmate_common.stream.schedule import FrameSlot
 from placement.frames import FrameIdentity
 from placement.plan import SlotPlan
 from shadow_rx.group.epoch import Epoch

@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from checkmate_common.recovery.point import RecoveryPointError, decode_recovery_point
+from checkmate_common.recovery.state import Origin
+from checkmate_common.sidechannel import side_channel_pb2 as pb
 from jobspec.model import Group, Job
-from jobspec.recovery_point import RecoveryPointError, decode_recovery_point
-from jobspec.sidechannel import side_channel_pb2 as pb
-from jobspec.state import Origin
 from shadow_rx.apply.model import LiveModel
 from shadow_rx.errors import invalid
 from shadow_rx.publish.snapshot import EncodedPoint, Snapshot

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
+from checkmate_common.sidechannel import side_channel_pb2 as pb
 from jobspec.model import Group
-from jobspec.sidechannel import side_channel_pb2 as pb
 from shadow_rx.core import ShadowCore
 from shadow_rx.errors import invalid
 from shadow_rx.node import ShadowNode

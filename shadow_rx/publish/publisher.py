@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from jobspec.supervised import OnDeath, SupervisedThread
+from checkmate_common.supervised import OnDeath, SupervisedThread
 from shadow_rx.publish.core import PublisherCore, Report, Work
 from shadow_rx.publish.snapshot import Snapshot
 from shadow_rx.status.health import Part, StoreStatus

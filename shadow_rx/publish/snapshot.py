@@ -11,9 +11,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from jobspec.hashing import hashing, sha256_hex
-from jobspec.layout import Layout
-from jobspec.recovery_point import (
+from checkmate_common.files.hashing import hashing, sha256_hex
+from checkmate_common.recovery.point import (
     Confirmed,
     Manifest,
     OptimizerGroup,
@@ -26,6 +25,7 @@ from jobspec.recovery_point import (
     pack_tensors,
     state_parts,
 )
+from checkmate_common.stream.layout import Layout
 from shadow_rx.apply.model import Tensors
 from shadow_rx.trainer.description import OptimizerPlan, Options
 from shadow_rx.trainer.rank_step import RankStep, reported_digest, reported_optimizer_digest

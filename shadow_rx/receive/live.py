@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 
 from capture.ring import PacketRing, RingReader
-from jobspec.supervised import OnDeath, SupervisedThread
+from checkmate_common.supervised import OnDeath, SupervisedThread
 from shadow_rx.node import ShadowNode
 from shadow_rx.status.health import Part
 

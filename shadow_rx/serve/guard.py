@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 import grpc
 from google.protobuf.message import DecodeError
 
+from checkmate_common.tls import Credentials
+from checkmate_common.tls.identity import SCHEME, Identity, identity_of
 from jobspec.model import Job
-from jobspec.tls import Credentials
-from jobspec.tls.identity import SCHEME, Identity, identity_of
 from shadow_rx.logs.access_log import Access, AccessLog
 from shadow_rx.serve.permissions import why_not
 

@@ -15,8 +15,8 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from jobspec.reasons import GapReason
-from jobspec.supervised import SupervisedThread
+from checkmate_common.recovery.reasons import GapReason
+from checkmate_common.supervised import SupervisedThread
 from shadow_rx.errors import invalid
 from shadow_rx.node import ShadowNode
 from shadow_rx.serve.guard import Admission

@@ -15,8 +15,8 @@ from wsgiref.simple_server import WSGIRequestHandler, make_server
 from prometheus_client import CollectorRegistry, make_wsgi_app
 from prometheus_client.exposition import ThreadingWSGIServer
 
-from jobspec.tls import Role
-from jobspec.tls.identity import Identity, identity_of
+from checkmate_common.tls import Role
+from checkmate_common.tls.identity import Identity, identity_of
 from shadow_rx.logs.access_log import Access
 from shadow_rx.serve.guard import Admission
 

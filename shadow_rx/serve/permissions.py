@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from checkmate_common.tls.identity import Identity, Role
 from jobspec.model import Group, Job
-from jobspec.tls.identity import Identity, Role
 
 
 @dataclass(frozen=True)

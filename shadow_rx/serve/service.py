@@ -11,10 +11,10 @@ from typing import TypeVar
 
 import grpc
 
-from jobspec.sidechannel import side_channel_pb2 as pb
-from jobspec.sidechannel import side_channel_pb2_grpc as rpc
-from jobspec.sidechannel.limits import CHUNK_BYTES, MAX_MESSAGE_BYTES
-from jobspec.tls import open_port
+from checkmate_common.sidechannel import side_channel_pb2 as pb
+from checkmate_common.sidechannel import side_channel_pb2_grpc as rpc
+from checkmate_common.sidechannel.limits import CHUNK_BYTES, MAX_MESSAGE_BYTES
+from checkmate_common.tls import open_port
 from shadow_rx.errors import Refusal, ShadowError, invalid
 from shadow_rx.node import ShadowNode
 from shadow_rx.peers.repair import give_frames

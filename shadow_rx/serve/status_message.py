@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib.metadata import PackageNotFoundError, version
 
-from jobspec.sidechannel import side_channel_pb2 as pb
+from checkmate_common.sidechannel import side_channel_pb2 as pb
 from shadow_rx.status.group_status import GroupStatus
 from shadow_rx.status.health import Buffers, Health, Lag
 from shadow_rx.status.histogram import Distribution

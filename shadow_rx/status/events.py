@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from jobspec.layout import Layout
+from checkmate_common.stream.layout import Layout
 from shadow_rx.apply.model import Tensors
 from shadow_rx.publish.snapshot import Snapshot
 from shadow_rx.status.group_status import Gap, StepReport

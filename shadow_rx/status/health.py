@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from jobspec.reasons import GapReason
+from checkmate_common.recovery.reasons import GapReason
 from shadow_rx.status.histogram import Distribution
 from shadow_rx.status.load import Load
 

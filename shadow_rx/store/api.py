@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from jobspec.recovery_point import RecoveryPoint
+from checkmate_common.recovery.point import RecoveryPoint
 from shadow_rx.store.opening import open_for_reading, storage_of
 from shadow_rx.store.recover import StoreReader
 from shadow_rx.store.storage.crypto import KeyRing, find_keys

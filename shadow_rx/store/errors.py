@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from jobspec.recovery_point import RecoveryPointError
+from checkmate_common.recovery.point import RecoveryPointError
 from shadow_rx.redaction import redacted, shown
 
 

@@ -20,8 +20,8 @@ from typing import Any, cast
 import safetensors.torch
 import torch
 
-from jobspec.private_files import make_private_folder, private, replace_private
-from jobspec.recovery_point import (
+from checkmate_common.files.private_files import make_private_folder, private, replace_private
+from checkmate_common.recovery.point import (
     MANIFEST_FILE,
     STATE_FILE,
     RankRecord,
@@ -29,7 +29,7 @@ from jobspec.recovery_point import (
     manifest_text,
     pack_tensors,
 )
-from jobspec.state import SHARED_PREFIX
+from checkmate_common.recovery.state import SHARED_PREFIX
 from shadow_rx.apply.model import Tensors
 from shadow_rx.store.errors import StoreError, Trouble, missing
 from shadow_rx.store.steplog import layout_of, options_of
@@ -104,7 +104,7 @@ def write_safetensors(point: RecoveryPoint, path: Path, rank: int = 0, model_onl
 
 
 def write_point(point: RecoveryPoint, folder: Path) -> None:
-    """Write the point as a directory that `jobspec.recovery_point.read_recovery_point` reads; it replaces an old one.
+    """Write the point as a directory that `read_recovery_point` reads; it replaces an old one.
 
     Raises:
         RecoveryPointError: a tensor that cannot be stored.

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 
-from jobspec.recovery_point import MANIFEST_FILE
+from checkmate_common.recovery.point import MANIFEST_FILE
 from placement.coverage import Coverage
 from shadow_rx.store.names import is_group, parse_base, parse_epoch, parse_segment
 from shadow_rx.store.storage.interface import Objects

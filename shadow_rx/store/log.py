@@ -14,8 +14,8 @@ from itertools import islice
 
 import torch
 
-from jobspec.checked_json import MAX_BYTES
-from jobspec.recovery_point import (
+from checkmate_common.files.checked_json import MAX_BYTES
+from checkmate_common.recovery.point import (
     MANIFEST_FILE,
     SCHEMA,
     STATE_FILE,

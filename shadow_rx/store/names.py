@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 
-from jobspec.fields import NAME_PATTERN
-from jobspec.recovery_point import MANIFEST_FILE, STATE_FILE
+from checkmate_common.fields import NAME_PATTERN
+from checkmate_common.recovery.point import MANIFEST_FILE, STATE_FILE
 from jobspec.store import MAX_EVERY
 
 STORE_FILE = "store.json"

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from jobspec.checked_json import with_checksum, without_checksum
+from checkmate_common.files.checked_json import with_checksum, without_checksum
 from shadow_rx.store.errors import StoreError, Trouble, damaged, missing
 from shadow_rx.store.names import STORE_FILE
 from shadow_rx.store.storage.crypto import KeyRing

@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 
-from jobspec.recovery_point import RecoveryPoint
+from checkmate_common.recovery.point import RecoveryPoint
 from shadow_rx.store.errors import StoreError, missing
 from shadow_rx.store.index import EpochIndex, groups_of, index_of
 from shadow_rx.store.log import Log, LogCursor

@@ -22,9 +22,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jobspec.checked_json import MAX_BYTES, check_bounds
-from jobspec.frame import crc32c
-from jobspec.hashing import hashing
+from checkmate_common.files.checked_json import MAX_BYTES, check_bounds
+from checkmate_common.files.hashing import hashing
+from checkmate_common.stream.frame import crc32c
 from jobspec.store import MAX_EVERY
 
 MAGIC = b"CKMTLOG1"

@@ -12,9 +12,8 @@ from dataclasses import dataclass, replace
 
 import torch
 
-from jobspec.hashing import sha256_hex
-from jobspec.layout import Layout
-from jobspec.recovery_point import (
+from checkmate_common.files.hashing import sha256_hex
+from checkmate_common.recovery.point import (
     Manifest,
     RecoveryPoint,
     RecoveryPointError,
@@ -23,9 +22,10 @@ from jobspec.recovery_point import (
     manifest_text,
     state_parts,
 )
-from jobspec.sidechannel.digest import parameter_digest
-from jobspec.state import Origin
-from jobspec.tensors import bytes_of
+from checkmate_common.recovery.state import Origin
+from checkmate_common.recovery.tensors import bytes_of
+from checkmate_common.sidechannel.digest import parameter_digest
+from checkmate_common.stream.layout import Layout
 from shadow_rx.apply.model import Tensors
 from shadow_rx.publish.snapshot import Snapshot, contents, with_state
 from shadow_rx.store.segment import Parts, Record, SegmentDamage, encode_record
@@ -48,7 +48,7 @@ class LoggedStep:
     update: Update
     """What the optimizer step did besides using the gradient."""
     digest: bytes
-    """SHA-256 of the parameters after the step (`jobspec.sidechannel.digest`)."""
+    """SHA-256 of the parameters after the step (`checkmate_common.sidechannel.digest`)."""
 
 
 def is_replayed(name: str, params: frozenset[str]) -> bool:

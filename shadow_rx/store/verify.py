@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
-from jobspec.recovery_point import UNCHECKED_SCHEMA, Confirmed, Manifest, manifest_text
+from checkmate_common.recovery.point import UNCHECKED_SCHEMA, Confirmed, Manifest, manifest_text
 from placement.coverage import Coverage
 from shadow_rx.redaction import shown
 from shadow_rx.store.errors import StoreError

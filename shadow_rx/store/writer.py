@@ -14,8 +14,8 @@ from pathlib import Path
 
 import torch
 
-from jobspec.layout import Layout
-from jobspec.recovery_point import MANIFEST_FILE, STATE_FILE, RecoveryPointError, manifest_text, pack_tensors
+from checkmate_common.recovery.point import MANIFEST_FILE, STATE_FILE, RecoveryPointError, manifest_text, pack_tensors
+from checkmate_common.stream.layout import Layout
 from jobspec.store import Fsync, Retention, StoreSpec
 from shadow_rx.apply.model import Tensors
 from shadow_rx.publish.snapshot import EncodedPoint, Snapshot, contents, encoding

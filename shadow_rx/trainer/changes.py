@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 
 import torch
 
-from jobspec.layout import Layout
-from jobspec.recovery_point import RecoveryPointError, unpack_tensors
-from jobspec.sidechannel import side_channel_pb2 as pb
+from checkmate_common.recovery.point import RecoveryPointError, unpack_tensors
+from checkmate_common.sidechannel import side_channel_pb2 as pb
+from checkmate_common.stream.layout import Layout
 from shadow_rx.errors import check_step, invalid, wrong_state
 from shadow_rx.trainer.description import OptimizerPlan, parse_layout, parse_optimizer
 

@@ -11,11 +11,8 @@ from dataclasses import dataclass
 
 import torch
 
-from jobspec.layout import Layout
-from jobspec.reasons import GapReason
-from jobspec.sidechannel import side_channel_pb2 as pb
-from jobspec.sidechannel.limits import MAX_RECORD_BYTES
-from jobspec.state import (
+from checkmate_common.recovery.reasons import GapReason
+from checkmate_common.recovery.state import (
     SHARED_PREFIX,
     Declared,
     Origin,
@@ -23,6 +20,9 @@ from jobspec.state import (
     members_text,
     value_digest,
 )
+from checkmate_common.sidechannel import side_channel_pb2 as pb
+from checkmate_common.sidechannel.limits import MAX_RECORD_BYTES
+from checkmate_common.stream.layout import Layout
 from shadow_rx.errors import Refusal, ShadowError, invalid
 from shadow_rx.status.group_status import Gap
 from shadow_rx.trainer.description import OptimizerPlan
@@ -306,6 +306,6 @@ def check_constants(needed: Mapping[str, ObjectInfo], given: Mapping[str, torch.
 
 
 def tensor_digest(tensor: torch.Tensor) -> bytes:
-    """Return the SHA-256 over form and bytes of `tensor` (`jobspec.state.value_digest`)."""
+    """Return the SHA-256 over form and bytes of `tensor` (`checkmate_common.recovery.state.value_digest`)."""
     data = tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().data
     return value_digest(str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), data)

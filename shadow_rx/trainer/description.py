@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from jobspec.layout import Layout
-from jobspec.sidechannel import side_channel_pb2 as pb
+from checkmate_common.sidechannel import side_channel_pb2 as pb
+from checkmate_common.stream.layout import Layout
 from shadow_rx.errors import invalid
 from shadow_rx.trainer.json_value import parse_json
 

@@ -9,8 +9,8 @@ from functools import cached_property
 
 import torch
 
-from jobspec.sidechannel import side_channel_pb2 as pb
-from jobspec.state import inventory_digest
+from checkmate_common.recovery.state import inventory_digest
+from checkmate_common.sidechannel import side_channel_pb2 as pb
 from shadow_rx.errors import invalid
 from shadow_rx.trainer.rank_step import DTYPES, MAX_OBJECTS
 
@@ -31,7 +31,7 @@ class ObjectInfo:
     shape: tuple[int, ...]
     """Of tensors."""
     dtype: str
-    """Element type of tensors; of "params" what `jobspec.state.members_text` gives."""
+    """Element type of tensors; of "params" what `checkmate_common.recovery.state.members_text` gives."""
     digest: bytes
     """SHA-256 of the value of a constant object, empty for others."""
 
@@ -63,7 +63,7 @@ class Inventory:
     objects: Mapping[str, ObjectInfo]
     """By name, in the order of the names."""
     digest: bytes
-    """`jobspec.state.inventory_digest`."""
+    """`checkmate_common.recovery.state.inventory_digest`."""
 
     @cached_property
     def optimizer_tensors(self) -> dict[str, ObjectInfo]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from jobspec.sidechannel import side_channel_pb2 as pb
+from checkmate_common.sidechannel import side_channel_pb2 as pb
 from shadow_rx.errors import invalid
 from shadow_rx.trainer.description import OptimizerPlan, Options, Update, parse_options
 from shadow_rx.trainer.json_value import parse_json
@@ -51,7 +51,7 @@ class RankStep:
     captured: frozenset[str] = frozenset()
     """Names of objects that are explicit snapshots of this step."""
     state_digest: bytes = b""
-    """SHA-256 over the rank's state objects (`jobspec.state.inventory_digest`), empty without."""
+    """SHA-256 over the rank's state objects (`checkmate_common.recovery.state.inventory_digest`), empty without."""
     scale: float | None = None
     """Factor on the reduced gradient before the optimizer step, None for none."""
     skipped: bool = False

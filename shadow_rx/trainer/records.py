@@ -6,7 +6,7 @@ import hashlib
 from bisect import bisect_right
 from collections import OrderedDict
 
-from jobspec.sidechannel import side_channel_pb2 as pb
+from checkmate_common.sidechannel import side_channel_pb2 as pb
 from shadow_rx.errors import check_step, invalid, wrong_state
 from shadow_rx.trainer.description import OptimizerPlan, Options
 from shadow_rx.trainer.inventory import Inventory, parse_inventory

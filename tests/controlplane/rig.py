@@ -17,7 +17,7 @@ import pytest
 from controlplane.errors import ControlPlaneError
 from controlplane.target import Target
 from softswitch.p4rt import Device, serve
-from topology.bmv2 import free_port, own_channels
+from topology.processes.bmv2 import free_port, own_channels
 
 BMV2 = "simple_switch_grpc"
 

@@ -16,20 +16,20 @@ import pytest
 from typer.testing import CliRunner
 
 from checkmate.cli import app
+from checkmate_common.tls import ClientTls, Identity, Role
+from checkmate_common.tls.options import TlsOptions
 from controlplane.controller import ControllerCore, ControllerEvent, EventKind
 from controlplane.controller_driver import ControllerDriver
 from controlplane.desired import desired_state
 from controlplane.errors import ControlPlaneError, ErrorKind
 from controlplane.target import Target
+from jobspec.certificates import CertificateSet
 from jobspec.loader import load_job
 from jobspec.model import SwitchSpec
-from jobspec.tls import ClientTls, Identity, Role
-from jobspec.tls.options import TlsOptions
 from softswitch.p4rt import Device, serve
 from tests.tls_tools import TestCertificates
-from topology.certificates import CertificateSet
-from topology.run_tls import RunTls
-from topology.switch_process import start_switch
+from topology.fabric.run_tls import RunTls
+from topology.processes.switch_process import start_switch
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "digits.yaml"
 CONTROLLER, SWITCH = Identity(Role.CONTROLLER), Identity(Role.SWITCH, name="s1")

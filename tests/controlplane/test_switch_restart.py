@@ -30,7 +30,7 @@ from tests.controlplane.jobs import JobText
 from tests.controlplane.rig import BMV2
 from tests.controlplane.test_flow_starts import segment
 from tests.softswitch.netns import ip, why_not
-from topology.bmv2 import free_port, own_channels
+from topology.processes.bmv2 import free_port, own_channels
 
 pytestmark = [
     pytest.mark.netns,

@@ -21,8 +21,8 @@ import numpy as np
 
 from capture.errors import CaptureError
 from capture.reader import CaptureReader
-from jobspec.dtypes import DType
-from jobspec.layout import ParamSpec, build_layout
+from checkmate_common.stream.dtypes import DType
+from checkmate_common.stream.layout import ParamSpec, build_layout
 from jobspec.model import Job
 from packets.batch import PacketBatch
 from packets.decode import decode_rows

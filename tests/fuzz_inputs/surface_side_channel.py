@@ -17,9 +17,9 @@ from typing import Any
 import grpc
 from google.protobuf.message import Message
 
-from jobspec.sidechannel import side_channel_pb2 as pb
-from jobspec.sidechannel.log import SideChannelLog, SideChannelLogError, pack, read_log
-from jobspec.sidechannel.upload import state_chunks, state_header
+from checkmate_common.sidechannel import side_channel_pb2 as pb
+from checkmate_common.sidechannel.log import SideChannelLog, SideChannelLogError, pack, read_log
+from checkmate_common.sidechannel.upload import state_chunks, state_header
 from shadow_rx.core import ShadowCore
 from shadow_rx.node import ShadowNode
 from shadow_rx.options import ShadowOptions

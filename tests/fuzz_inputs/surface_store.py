@@ -17,8 +17,8 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jobspec.checked_json import with_checksum, without_checksum
-from jobspec.recovery_point import RecoveryPoint, RecoveryPointError
+from checkmate_common.files.checked_json import with_checksum, without_checksum
+from checkmate_common.recovery.point import RecoveryPoint, RecoveryPointError
 from shadow_rx.publish.snapshot import to_recovery_point
 from shadow_rx.store.export import torch_checkpoint
 from shadow_rx.store.names import STORE_FILE
@@ -317,7 +317,7 @@ def _bomb(rng: random.Random) -> bytes:
 
 
 def _record(packed: bytes, body: bytes) -> bytes:
-    from jobspec.frame import crc32c
+    from checkmate_common.stream.frame import crc32c
 
     data = struct.pack("<B3xIQ", 1, len(packed), len(body)) + packed + body
     return data + struct.pack("<I", crc32c(data))

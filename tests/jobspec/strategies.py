@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from jobspec.dtypes import DType
-from jobspec.frame import HEADER_BYTES
-from jobspec.layout import Layout, ParamSpec, build_layout
+from checkmate_common.stream.dtypes import DType
+from checkmate_common.stream.frame import HEADER_BYTES
+from checkmate_common.stream.layout import Layout, ParamSpec, build_layout
 
 dtypes = st.sampled_from(list(DType))
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobspec.dtypes import DType
-from jobspec.frame import HEADER_BYTES, FrameError, FrameHeader, crc32c
-from jobspec.ring import Phase
+from checkmate_common.stream.dtypes import DType
+from checkmate_common.stream.frame import HEADER_BYTES, FrameError, FrameHeader, crc32c
+from checkmate_common.stream.ring import Phase
 
 u16, u32, u64 = st.integers(0, 2**16 - 1), st.integers(0, 2**32 - 1), st.integers(0, 2**64 - 1)
 headers = st.builds(

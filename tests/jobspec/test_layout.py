@@ -5,8 +5,8 @@ import json
 import pytest
 from hypothesis import given
 
-from jobspec.dtypes import DType
-from jobspec.layout import Bucket, Layout, ParamSpec, Slot, build_layout
+from checkmate_common.stream.dtypes import DType
+from checkmate_common.stream.layout import Bucket, Layout, ParamSpec, Slot, build_layout
 from tests.jobspec.strategies import layouts
 
 

@@ -13,8 +13,8 @@ import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from checkmate_common.fields import MAX_PORT
 from jobspec.errors import JobError, Problem
-from jobspec.fields import MAX_PORT
 from jobspec.loader import MAX_VALUES, load_job, load_jobs, parse_job
 from jobspec.model import Job
 

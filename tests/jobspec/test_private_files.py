@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jobspec.private_files import make_private_folder, private, write_private
+from checkmate_common.files.private_files import make_private_folder, private, write_private
 
 
 @pytest.fixture(autouse=True)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from jobspec.regular_files import read_bounded
+from checkmate_common.files.regular_files import read_bounded
 
 
 def test_a_file_of_the_allowed_size_is_read(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobspec.ring import Phase, chunk_range, chunk_sent, hops, sender_of
+from checkmate_common.stream.ring import Phase, chunk_range, chunk_sent, hops, sender_of
 from tests.jobspec.strategies import channel_counts, ring_sizes
 
 

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobspec.dtypes import DType
-from jobspec.frame import HEADER_BYTES
-from jobspec.layout import Layout, ParamSpec, build_layout
-from jobspec.ring import Phase, chunk_sent
-from jobspec.schedule import FlowSchedule, FlowShape
+from checkmate_common.stream.dtypes import DType
+from checkmate_common.stream.frame import HEADER_BYTES
+from checkmate_common.stream.layout import Layout, ParamSpec, build_layout
+from checkmate_common.stream.ring import Phase, chunk_sent
+from checkmate_common.stream.schedule import FlowSchedule, FlowShape
 from tests.jobspec.strategies import channel_counts, frame_payloads, header_sizes, layouts, ring_sizes
 
 

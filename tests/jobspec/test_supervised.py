@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobspec.supervised import SupervisedThread
+from checkmate_common.supervised import SupervisedThread
 
 
 @pytest.mark.parametrize("error", [MemoryError("one bad moment"), SystemExit(3), KeyError("x"), OSError(28, "full")])

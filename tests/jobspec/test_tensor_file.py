@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobspec.tensor_file import _NAMES, tensor_parts
+from checkmate_common.recovery.tensor_file import _NAMES, tensor_parts
 
 SHAPES = st.lists(st.integers(0, 4), max_size=3)
 TENSORS = st.dictionaries(

@@ -11,9 +11,9 @@ from cryptography.hazmat.primitives import serialization
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobspec.tls import Identity, Role, TlsError, TlsFiles, load, parse_identity, server_name
-from jobspec.tls.identity import identity_of
-from jobspec.tls.options import TlsOptions, add_tls_options, tls_options
+from checkmate_common.tls import Identity, Role, TlsError, TlsFiles, load, parse_identity, server_name
+from checkmate_common.tls.identity import identity_of
+from checkmate_common.tls.options import TlsOptions, add_tls_options, tls_options
 from tests.tls_tools import TestCertificates, rank
 
 NAMES = st.from_regex(r"[A-Za-z][A-Za-z0-9_-]{0,31}", fullmatch=True)

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import torch
 
-from jobspec.dtypes import DType
-from jobspec.layout import Bucket, Layout, ParamSpec, Slot
+from checkmate_common.recovery.tensors import TORCH_DTYPES
+from checkmate_common.stream.dtypes import DType
+from checkmate_common.stream.layout import Bucket, Layout, ParamSpec, Slot
+from checkmate_common.stream.ring import Phase, chunk_range
+from checkmate_common.stream.schedule import step_plan
 from jobspec.model import Job
-from jobspec.ring import Phase, chunk_range
-from jobspec.schedule import step_plan
-from jobspec.tensors import TORCH_DTYPES
-from nccl_emu.ring_runner import RingPlace, RingRunner
+from nccl_emu.ring.ring_runner import RingPlace, RingRunner
 
 PRIMARY = 3
 

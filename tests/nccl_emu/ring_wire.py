@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import torch
 
-from jobspec.dtypes import DType
-from jobspec.layout import Layout, ParamSpec, build_layout
+from checkmate_common.stream.dtypes import DType
+from checkmate_common.stream.layout import Layout, ParamSpec, build_layout
 from jobspec.model import Job
-from nccl_emu.rank_node import RankNode
+from nccl_emu.ring.rank_node import RankNode
 from nccl_emu.tcp import TcpConfig
 
 DELAY = 0.001

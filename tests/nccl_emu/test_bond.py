@@ -13,14 +13,14 @@ from typing import Any
 import pytest
 
 from nccl_emu.__main__ import parse_options
-from tests.nccl_emu.kernel_net import missing
+from tests.nccl_emu.tcp.kernel_net import missing
 
 ROOT = Path(__file__).parents[2]
 needs_namespaces = pytest.mark.skipif(missing() is not None, reason=f"network namespaces: {missing()}")
 # Runs in the namespace: does what standard input says, and answers what it sees; `far` sockets are the peers.
 _SCRIPT = """
 import json, select, socket, sys
-from nccl_emu.bond import Bond
+from nccl_emu.net.bond import Bond
 from nccl_emu.errors import LinkError
 bond = Bond(sys.argv[1].split(","))
 far = {}

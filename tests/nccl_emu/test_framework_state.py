@@ -9,10 +9,10 @@ import pytest
 import torch
 from pydantic import ValidationError
 
+from checkmate_common.recovery.state import Origin, StateRule, default_state, inventory_digest
 from jobspec.model import Job
-from jobspec.state import Origin, StateRule, default_state, inventory_digest
 from nccl_emu.errors import TrainerError
-from nccl_emu.optimizers import rate_factor
+from nccl_emu.training.optimizers import rate_factor
 from tests.nccl_emu.training_tools import EPOCH, Training, make_trainers, state_bytes, training_job
 
 
@@ -39,7 +39,7 @@ def test_everything_that_torch_would_save_is_listed() -> None:
 
 
 def test_the_list_is_sent_when_it_changes_and_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("nccl_emu.trainer.LIST_EVERY", 4)
+    monkeypatch.setattr("nccl_emu.training.trainer.LIST_EVERY", 4)
     training = Training(make_trainers(training_job(2)))
     trainer = training.trainers[0]
     sent = []

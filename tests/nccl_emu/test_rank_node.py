@@ -7,12 +7,12 @@ import random
 import pytest
 import torch
 
-from jobspec.dtypes import DType
-from jobspec.frame import HEADER_BYTES
-from jobspec.layout import ParamSpec, build_layout
+from checkmate_common.stream.dtypes import DType
+from checkmate_common.stream.frame import HEADER_BYTES
+from checkmate_common.stream.layout import ParamSpec, build_layout
 from jobspec.model import Job
 from nccl_emu.errors import LinkError, RingError
-from nccl_emu.rank_node import RankNode
+from nccl_emu.ring.rank_node import RankNode
 from nccl_emu.tcp import Segment, TcpConfig, TcpFlags, seq_add
 from packets.frame import parse_frame
 from packets.template import FrameTemplate

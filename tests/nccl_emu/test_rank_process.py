@@ -18,15 +18,15 @@ import pytest
 import torch
 import yaml
 
-from jobspec.frame import HEADER_BYTES
+from checkmate_common.stream.frame import HEADER_BYTES
 from jobspec.model import Job
 from nccl_emu.__main__ import main, parse_options
 from shadow_rx.core import ShadowCore
 from shadow_rx.node import ShadowNode
 from shadow_rx.options import ShadowOptions
 from shadow_rx.serve.service import ShadowServer
-from tests.nccl_emu.kernel_net import missing
 from tests.nccl_emu.ring_tools import hop_frames
+from tests.nccl_emu.tcp.kernel_net import missing
 from tests.nccl_emu.training_tools import Training, make_trainers, publish, store, training_job
 
 REASON = missing()

@@ -10,19 +10,19 @@ from pathlib import Path
 
 import pytest
 
+from checkmate_common.recovery.point import unpack_tensors
+from checkmate_common.recovery.tensors import bytes_of
+from checkmate_common.sidechannel.side_channel_pb2 import RecordReply, StateHeader, StepRecord
+from checkmate_common.sidechannel.upload import state_chunks
 from jobspec.model import Job
-from jobspec.recovery_point import unpack_tensors
-from jobspec.sidechannel.side_channel_pb2 import RecordReply, StateHeader, StepRecord
-from jobspec.sidechannel.upload import state_chunks
-from jobspec.tensors import bytes_of
-from nccl_emu.digits import Digits
 from nccl_emu.errors import SideChannelError
-from nccl_emu.record_sender import RecordSender
-from nccl_emu.restore import restore_trainer
-from nccl_emu.shadow_session import MAX_WAITING, ShadowSession
-from nccl_emu.side_channel import GrpcSideChannel, SideChannel
+from nccl_emu.shadow_client.record_sender import RecordSender
+from nccl_emu.shadow_client.restore import restore_trainer
+from nccl_emu.shadow_client.shadow_session import MAX_WAITING, ShadowSession
+from nccl_emu.shadow_client.side_channel import GrpcSideChannel, SideChannel
 from nccl_emu.tcp import TcpFlags
-from nccl_emu.trainer import DataParallelTrainer
+from nccl_emu.training.digits import Digits
+from nccl_emu.training.trainer import DataParallelTrainer
 from packets.frame import parse_frame
 from packets.template import FrameTemplate
 from shadow_rx.core import ShadowCore

@@ -11,13 +11,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobspec.dtypes import DType
-from jobspec.frame import HEADER_BYTES, FrameHeader
-from jobspec.ring import Phase
-from jobspec.schedule import step_plan
-from jobspec.tensors import bytes_of
+from checkmate_common.recovery.tensors import bytes_of
+from checkmate_common.stream.dtypes import DType
+from checkmate_common.stream.frame import HEADER_BYTES, FrameHeader
+from checkmate_common.stream.ring import Phase
+from checkmate_common.stream.schedule import step_plan
 from nccl_emu.errors import RingError
-from nccl_emu.ring_runner import RingRunner
+from nccl_emu.ring.ring_runner import RingRunner
 from tests.nccl_emu.ring_tools import PRIMARY, Pipes, make_buckets, make_layout, make_ring, reference
 
 

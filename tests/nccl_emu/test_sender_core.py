@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from jobspec.sidechannel.side_channel_pb2 import RecordReply, StepRecord
+from checkmate_common.sidechannel.side_channel_pb2 import RecordReply, StepRecord
 from nccl_emu.errors import SideChannelError
-from nccl_emu.sender_core import SenderCore, Turn
-from nccl_emu.shadow_session import ShadowSession
+from nccl_emu.shadow_client.sender_core import SenderCore, Turn
+from nccl_emu.shadow_client.shadow_session import ShadowSession
 
 
 class FlakyChannel:

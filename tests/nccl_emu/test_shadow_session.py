@@ -7,11 +7,17 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from jobspec.sidechannel.side_channel_pb2 import AttachReply, AttachRequest, RecordReply, StateObjectInfo, Status
-from jobspec.sidechannel.side_channel_pb2 import StepRecord as Record
+from checkmate_common.sidechannel.side_channel_pb2 import (
+    AttachReply,
+    AttachRequest,
+    RecordReply,
+    StateObjectInfo,
+    Status,
+)
+from checkmate_common.sidechannel.side_channel_pb2 import StepRecord as Record
 from nccl_emu.__main__ import parse_options
 from nccl_emu.errors import SideChannelError
-from nccl_emu.shadow_session import MAX_WAITING, ShadowSession
+from nccl_emu.shadow_client.shadow_session import MAX_WAITING, ShadowSession
 
 
 @dataclass

@@ -13,16 +13,16 @@ import pytest
 import torch
 from sklearn.datasets import load_digits
 
-from jobspec.layout import Layout
+from checkmate_common.recovery.point import RecoveryPoint, read_recovery_point
+from checkmate_common.recovery.tensors import bytes_of
+from checkmate_common.sidechannel.digest import parameter_digest
+from checkmate_common.stream.layout import Layout
 from jobspec.model import Job, ScheduleSpec
-from jobspec.recovery_point import RecoveryPoint, read_recovery_point
-from jobspec.sidechannel.digest import parameter_digest
-from jobspec.tensors import bytes_of
-from nccl_emu.digits import ShardedSampler
 from nccl_emu.errors import TrainerError
-from nccl_emu.optimizers import rate_factor
-from nccl_emu.restore import restore_trainer
-from nccl_emu.trainer import DataParallelTrainer
+from nccl_emu.shadow_client.restore import restore_trainer
+from nccl_emu.training.digits import ShardedSampler
+from nccl_emu.training.optimizers import rate_factor
+from nccl_emu.training.trainer import DataParallelTrainer
 from tests.nccl_emu.training_tools import (
     DIGITS,
     EPOCH,

@@ -10,8 +10,7 @@ from typing import Any
 
 import torch
 
-from jobspec.model import Job
-from jobspec.recovery_point import (
+from checkmate_common.recovery.point import (
     MANIFEST_FILE,
     STATE_FILE,
     Manifest,
@@ -24,10 +23,11 @@ from jobspec.recovery_point import (
     manifest_text,
     pack_tensors,
 )
-from jobspec.tensors import bytes_of
-from nccl_emu.digits import Digits
-from nccl_emu.ring_runner import RingPlace, RingRunner
-from nccl_emu.trainer import DataParallelTrainer
+from checkmate_common.recovery.tensors import bytes_of
+from jobspec.model import Job
+from nccl_emu.ring.ring_runner import RingPlace, RingRunner
+from nccl_emu.training.digits import Digits
+from nccl_emu.training.trainer import DataParallelTrainer
 from tests.nccl_emu.ring_tools import Pipes, make_job
 
 DIGITS = Digits.load()

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobspec.dtypes import DType
-from jobspec.layout import Layout, ParamSpec, build_layout
+from checkmate_common.stream.dtypes import DType
+from checkmate_common.stream.layout import Layout, ParamSpec, build_layout
 from jobspec.model import Job
 from placement.assembler import Assembler
 from placement.discard import Discard
@@ -180,7 +180,7 @@ def test_a_wrong_frame_is_named_and_a_later_copy_fills_it() -> None:
      ("dtype", 6, 2), ("hop", 17, 1)],
 )  # fmt: skip
 def test_a_valid_header_of_another_frame_is_refused(field: str, offset: int, value: int) -> None:
-    from jobspec.frame import crc32c
+    from checkmate_common.stream.frame import crc32c
 
     job, layout = make_job(3), make_layout()
     assembler = _assembler(job, layout)

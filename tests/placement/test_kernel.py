@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobspec.dtypes import DType
-from jobspec.layout import Layout, ParamSpec, build_layout
+from checkmate_common.stream.dtypes import DType
+from checkmate_common.stream.layout import Layout, ParamSpec, build_layout
 from jobspec.model import Job
 from placement import assembler as engine
 from placement import era
@@ -157,7 +157,7 @@ def _arrivals(
 
 
 def _length(job: Job, flow_id: int, layout: Layout) -> int:
-    from jobspec.schedule import step_plan
+    from checkmate_common.stream.schedule import step_plan
 
     flow = next(flow for flow in job.flows if flow.id == flow_id)
     return step_plan(flow.shape, layout).length

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from capture.model import Packet
-from jobspec.frame import HEADER_BYTES, FrameHeader, crc32c
-from jobspec.layout import Layout
+from checkmate_common.stream.frame import HEADER_BYTES, FrameHeader, crc32c
+from checkmate_common.stream.layout import Layout
+from checkmate_common.stream.ring import Phase
+from checkmate_common.stream.schedule import step_plan
 from jobspec.model import Job
-from jobspec.ring import Phase
-from jobspec.schedule import step_plan
 from packets.frame import ParsedFrame, parse_frame
 from packets.template import FrameTemplate
 from replay.records import Records

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from capture.writer import PcapWriter
-from jobspec.checked_json import with_checksum, without_checksum
-from jobspec.reasons import GapReason
+from checkmate_common.files.checked_json import with_checksum, without_checksum
+from checkmate_common.recovery.reasons import GapReason
 from replay.errors import ReplayError
 from replay.records import Records
 from replay.results import ReplayReport, StepResult

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from jobspec.rotating_file import LogLimits, older_files
-from jobspec.sidechannel import side_channel_pb2 as pb
-from jobspec.sidechannel.log import SideChannelLog, pack
-from jobspec.sidechannel.upload import state_chunks, state_header
+from checkmate_common.files.rotating_file import LogLimits, older_files
+from checkmate_common.sidechannel import side_channel_pb2 as pb
+from checkmate_common.sidechannel.log import SideChannelLog, pack
+from checkmate_common.sidechannel.upload import state_chunks, state_header
 from replay.records import Records
 
 ATTACH = pb.AttachRequest(job="digits", group="dp0", epoch=1, first_step=1, layout_json="{}")

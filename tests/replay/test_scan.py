@@ -7,9 +7,9 @@ import random
 import numpy as np
 import pytest
 
-from jobspec.dtypes import DType
-from jobspec.frame import HEADER_BYTES, FrameHeader
-from jobspec.ring import Phase
+from checkmate_common.stream.dtypes import DType
+from checkmate_common.stream.frame import HEADER_BYTES, FrameHeader
+from checkmate_common.stream.ring import Phase
 from replay import scan
 from replay.scan import Candidates, Tails, find_candidates, headers_in
 

@@ -16,11 +16,11 @@ import pytest
 import torch
 
 from capture.writer import PcapWriter
-from jobspec.dtypes import DType
-from jobspec.layout import Layout, ParamSpec, build_layout
+from checkmate_common.sidechannel import side_channel_pb2 as pb
+from checkmate_common.sidechannel.log import SideChannelLog, pack
+from checkmate_common.stream.dtypes import DType
+from checkmate_common.stream.layout import Layout, ParamSpec, build_layout
 from jobspec.model import Job
-from jobspec.sidechannel import side_channel_pb2 as pb
-from jobspec.sidechannel.log import SideChannelLog, pack
 from replay.errors import ReplayError
 from replay.results import ReplayReport
 from replay.run import ReplayOptions

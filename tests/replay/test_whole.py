@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from jobspec.recovery_point import read_recovery_point
+from checkmate_common.recovery.point import read_recovery_point
 from replay.run import ReplayOptions
 from tests.replay.conftest import EVERY_STEP, RING, SHADOW, STEPS, Run, of, replay_files
 

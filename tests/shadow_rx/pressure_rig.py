@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from jobspec.layout import Layout
-from jobspec.sidechannel import side_channel_pb2 as pb
+from checkmate_common.sidechannel import side_channel_pb2 as pb
+from checkmate_common.stream.layout import Layout
 from jobspec.store import Fsync, StoreSpec
 from shadow_rx.apply.state import AppliedState
 from shadow_rx.core import ShadowCore

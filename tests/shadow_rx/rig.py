@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from checkmate_common.sidechannel import side_channel_pb2 as pb
 from jobspec.model import Job
-from jobspec.sidechannel import side_channel_pb2 as pb
 from shadow_rx.core import ShadowCore
 from shadow_rx.group.replica import GroupReplica
 from shadow_rx.options import ShadowOptions

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from jobspec.reasons import GapReason
-from jobspec.recovery_point import decode_recovery_point, read_recovery_point
+from checkmate_common.recovery.point import decode_recovery_point, read_recovery_point
+from checkmate_common.recovery.reasons import GapReason
 from shadow_rx.core import ShadowCore
 from shadow_rx.errors import ShadowError
 from shadow_rx.logs.event_log import EventLog

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from jobspec.sidechannel.side_channel_pb2 import Status
-from nccl_emu.shadow_session import ShadowSession
-from nccl_emu.side_channel import GrpcSideChannel
+from checkmate_common.sidechannel.side_channel_pb2 import Status
+from nccl_emu.shadow_client.shadow_session import ShadowSession
+from nccl_emu.shadow_client.side_channel import GrpcSideChannel
 from tests.shadow_rx.twin import Twin, as_bytes, make_layout
 from tests.shadow_rx.wire import make_job
 

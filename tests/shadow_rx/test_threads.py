@@ -19,11 +19,11 @@ import grpc
 import pytest
 import yaml
 
-from jobspec.sidechannel import side_channel_pb2 as pb
-from jobspec.sidechannel import side_channel_pb2_grpc as rpc
-from nccl_emu.record_sender import RecordSender
-from nccl_emu.shadow_session import ShadowSession
-from nccl_emu.side_channel import GrpcSideChannel
+from checkmate_common.sidechannel import side_channel_pb2 as pb
+from checkmate_common.sidechannel import side_channel_pb2_grpc as rpc
+from nccl_emu.shadow_client.record_sender import RecordSender
+from nccl_emu.shadow_client.shadow_session import ShadowSession
+from nccl_emu.shadow_client.side_channel import GrpcSideChannel
 from shadow_rx.core import ShadowCore
 from shadow_rx.node import ShadowNode
 from shadow_rx.peers.driver import PeerDriver

@@ -10,14 +10,14 @@ from typing import Any
 import numpy as np
 import torch
 
-from jobspec.dtypes import DType
-from jobspec.layout import Layout, ParamSpec, build_layout
+from checkmate_common.recovery.point import pack_tensors
+from checkmate_common.recovery.state import inventory_digest, members_text
+from checkmate_common.sidechannel import side_channel_pb2 as pb
+from checkmate_common.sidechannel.digest import optimizer_digest, parameter_digest
+from checkmate_common.sidechannel.upload import state_header
+from checkmate_common.stream.dtypes import DType
+from checkmate_common.stream.layout import Layout, ParamSpec, build_layout
 from jobspec.model import Flow, Job
-from jobspec.recovery_point import pack_tensors
-from jobspec.sidechannel import side_channel_pb2 as pb
-from jobspec.sidechannel.digest import optimizer_digest, parameter_digest
-from jobspec.sidechannel.upload import state_header
-from jobspec.state import inventory_digest, members_text
 from shadow_rx.node import ShadowNode
 from tests.shadow_rx.wire import Stretch, cut, primary_stretches, replica, segment
 

@@ -10,11 +10,11 @@ import struct
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from jobspec.dtypes import DType
-from jobspec.frame import FrameHeader, crc32c
-from jobspec.layout import Layout
+from checkmate_common.stream.dtypes import DType
+from checkmate_common.stream.frame import FrameHeader, crc32c
+from checkmate_common.stream.layout import Layout
+from checkmate_common.stream.ring import Phase
 from jobspec.model import Flow, Job
-from jobspec.ring import Phase
 
 SYN, FIN, RST, ACK = 0x02, 0x01, 0x04, 0x10
 

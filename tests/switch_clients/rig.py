@@ -16,7 +16,7 @@ import pytest
 from softswitch.p4rt import Device, serve
 from tests.softswitch.netns import Host, Star, why_not
 from tests.softswitch.switch_process import SwitchProcess
-from topology.bmv2 import free_port, own_channels
+from topology.processes.bmv2 import free_port, own_channels
 
 TARGETS = ("softswitch", "bmv2")
 BMV2 = "simple_switch_grpc"

@@ -19,7 +19,7 @@ from tests.softswitch.netns import why_not
 from tests.softswitch.switch_process import SwitchProcess
 from tests.switch_contract.relay import Relay
 from tests.switch_contract.wire import Cables, Wire
-from topology.bmv2 import own_channels
+from topology.processes.bmv2 import own_channels
 
 DEVICE_ID = 1
 IN_PROCESS, SOFTSWITCH, BMV2 = "in-process", "softswitch", "bmv2"

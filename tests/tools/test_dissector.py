@@ -17,9 +17,9 @@ from scapy.packet import Raw
 
 from capture.reader import open_capture
 from capture.writer import PcapWriter
-from jobspec.dtypes import DType
-from jobspec.frame import FIELDS, HEADER_BYTES, FrameHeader, crc32c
-from jobspec.ring import Phase
+from checkmate_common.stream.dtypes import DType
+from checkmate_common.stream.frame import FIELDS, HEADER_BYTES, FrameHeader, crc32c
+from checkmate_common.stream.ring import Phase
 from tools import dissector
 
 TSHARK = shutil.which("tshark")

@@ -8,8 +8,8 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 
-from nccl_emu.sender_core import SenderCore, Turn
-from nccl_emu.shadow_session import ShadowSession
+from nccl_emu.shadow_client.sender_core import SenderCore, Turn
+from nccl_emu.shadow_client.shadow_session import ShadowSession
 from shadow_rx.publish.core import Done, PublisherCore, Report, Work
 from shadow_rx.publish.snapshot import Snapshot
 from shadow_rx.status.health import StoreStatus
@@ -106,7 +106,7 @@ class TimedPublisher:
 
 
 class TimedSender:
-    """A driver of `SenderCore` (`topology.ring_simulation.Sender`)."""
+    """A driver of `SenderCore` (`topology.simulation.ring_simulation.Sender`)."""
 
     def __init__(self, session: ShadowSession, after: After, rng: random.Random) -> None:
         """Send what `session` has; `rng` draws how long each call takes."""

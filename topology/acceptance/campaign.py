@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from jobspec.private_files import make_private_folder, write_private
+from checkmate_common.files.private_files import make_private_folder, write_private
 from topology.acceptance.plan import Length
 from topology.acceptance.record import RunRecord
 from topology.acceptance.scenarios import Scenario

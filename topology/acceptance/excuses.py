@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from jobspec.reasons import GapReason
+from checkmate_common.recovery.reasons import GapReason
 from topology.acceptance.scenarios import Injection
 
 _HOLES = frozenset({GapReason.LOST_BYTES, GapReason.RESYNC_PENDING})

@@ -16,16 +16,16 @@ from typing import Any
 
 import yaml
 
+from checkmate_common.files.private_files import make_private_folder, write_private
+from checkmate_common.recovery.point import RecoveryPointError
+from checkmate_common.recovery.reasons import GapReason
+from checkmate_common.sidechannel.side_channel_pb2 import Status
 from controlplane.desired import desired_state
 from controlplane.errors import ControlPlaneError
 from controlplane.target import Target
 from jobspec.model import Job
-from jobspec.private_files import make_private_folder, write_private
-from jobspec.reasons import GapReason
-from jobspec.recovery_point import RecoveryPointError
-from jobspec.sidechannel.side_channel_pb2 import Status
 from nccl_emu.errors import EmulatorError, SideChannelError
-from nccl_emu.side_channel import GrpcSideChannel
+from nccl_emu.shadow_client.side_channel import GrpcSideChannel
 from shadow_rx.store.api import open_store
 from shadow_rx.store.export import write_point
 from topology.acceptance.excuses import without_times
@@ -35,15 +35,15 @@ from topology.acceptance.scenarios import NETWORK, Injection, Scenario
 from topology.acceptance.stored import check_store
 from topology.acceptance.truth import StepTruth, point_difference, reference_truth
 from topology.errors import TestbedError
-from topology.fabric import TrainingPlan
-from topology.links import Impairments, LinkStats
-from topology.mininet_fabric import MininetFabric
-from topology.mininet_injections import MininetInjections, read_stats
-from topology.mininet_net import why_not
+from topology.fabric.base import TrainingPlan
+from topology.fabric.mininet_fabric import MininetFabric
+from topology.fabric.mininet_injections import MininetInjections, read_stats
+from topology.fabric.mininet_net import why_not
+from topology.fabric.roles import Roles, RunFiles
+from topology.processes.switch_events import EventKind, SwitchEvent
+from topology.processes.switch_supervisor import ELECTION_ID
 from topology.reference_run import reference_run
-from topology.roles import Roles, RunFiles
-from topology.switch_events import EventKind, SwitchEvent
-from topology.switch_keeper import ELECTION_ID
+from topology.simulation.links import Impairments, LinkStats
 
 FABRIC = "mininet"
 LENGTH = Length(steps=12, more=3)

@@ -6,13 +6,13 @@ import random
 from dataclasses import dataclass, field, replace
 from ipaddress import IPv4Address
 
+from checkmate_common.recovery.state import Origin, StateRule, default_state
 from jobspec.model import Job
-from jobspec.state import Origin, StateRule, default_state
 from jobspec.store import StoreSpec
 from jobspec.workload import ChangeSpec, OptimizerSpec, OptionValue
 from topology.acceptance.scenarios import Injection, Scenario
-from topology.links import Impairments
-from topology.ring_simulation import LinkPlan
+from topology.simulation.links import Impairments
+from topology.simulation.ring_simulation import LinkPlan
 
 RANKS = 3
 HOPS = (0, 1)

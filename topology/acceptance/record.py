@@ -30,7 +30,7 @@ class Reported(NamedTuple):
     step: int
     """The step."""
     reason: str
-    """A value of `jobspec.reasons.GapReason`."""
+    """A value of `checkmate_common.recovery.reasons.GapReason`."""
     detail: str
     """What exactly."""
 

@@ -7,9 +7,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from jobspec.model import Job
-from jobspec.recovery_point import RecoveryPoint
-from jobspec.sidechannel.side_channel_pb2 import (
+from checkmate_common.recovery.point import RecoveryPoint
+from checkmate_common.sidechannel.side_channel_pb2 import (
     AttachReply,
     AttachRequest,
     ChangeRequest,
@@ -17,6 +16,7 @@ from jobspec.sidechannel.side_channel_pb2 import (
     Status,
     StepRecord,
 )
+from jobspec.model import Job
 from nccl_emu.errors import SideChannelError
 from shadow_rx.assembly import start_node
 from shadow_rx.core import ShadowCore
@@ -27,8 +27,8 @@ from shadow_rx.status.group_status import Gap
 from shadow_rx.store.writer import RecoveryStore
 from topology.acceptance.background import TimedPublisher
 from topology.acceptance.faulty_files import FaultyFiles, Killed
-from topology.flaky_channel import FlakySideChannel
-from topology.simulation import Simulation
+from topology.fabric.flaky_channel import FlakySideChannel
+from topology.simulation.event_loop import Simulation
 
 T = TypeVar("T")
 
@@ -162,7 +162,7 @@ class MortalShadow:
 
 
 class MortalChannel:
-    """The side channel to a `MortalShadow`, with lost calls; implements `nccl_emu.side_channel.SideChannel`."""
+    """The side channel to a `MortalShadow`, with lost calls; implements `SideChannel`."""
 
     def __init__(self, shadow: MortalShadow, rng: random.Random) -> None:
         """Speak to whatever node is alive; `rng` decides what gets lost."""

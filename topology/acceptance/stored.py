@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from checkmate_common.recovery.point import RecoveryPointError
 from jobspec.model import Job
-from jobspec.recovery_point import RecoveryPointError
 from shadow_rx.store.api import open_store
 from topology.acceptance.record import RunRecord
 from topology.acceptance.truth import StepTruth, point_difference

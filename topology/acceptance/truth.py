@@ -10,9 +10,9 @@ from typing import Any
 
 import torch
 
+from checkmate_common.recovery.point import Manifest, RecoveryPoint
 from jobspec.model import Job
-from jobspec.recovery_point import Manifest, RecoveryPoint
-from nccl_emu.trainer import DataParallelTrainer
+from nccl_emu.training.trainer import DataParallelTrainer
 from topology.compare import tensor_bytes
 from topology.reference_run import reference_run
 

@@ -6,13 +6,13 @@ import random
 from dataclasses import replace
 from pathlib import Path
 
-from jobspec.reasons import GapReason
-from jobspec.recovery_point import RecoveryPoint, RecoveryPointError
-from nccl_emu.digits import Digits
+from checkmate_common.recovery.point import RecoveryPoint, RecoveryPointError
+from checkmate_common.recovery.reasons import GapReason
 from nccl_emu.errors import SideChannelError
-from nccl_emu.restore import restore_trainer
-from nccl_emu.shadow_session import ShadowSession
-from nccl_emu.trainer import DataParallelTrainer
+from nccl_emu.shadow_client.restore import restore_trainer
+from nccl_emu.shadow_client.shadow_session import ShadowSession
+from nccl_emu.training.digits import Digits
+from nccl_emu.training.trainer import DataParallelTrainer
 from shadow_rx.node import ShadowNode
 from shadow_rx.options import ShadowOptions
 from shadow_rx.publish.snapshot import to_recovery_point
@@ -27,12 +27,12 @@ from topology.acceptance.record import RunRecord, StepNumbers
 from topology.acceptance.scenarios import Injection
 from topology.acceptance.shadow import MortalChannel, MortalShadow
 from topology.acceptance.truth import StepTruth, point_difference, truth_of
-from topology.links import Impairments, Link
-from topology.ring_simulation import RingSimulation
-from topology.roles import place_of
-from topology.simulated_switch import InstalledSwitch, SimulatedSwitch
-from topology.simulation import Simulation
-from topology.switch_pair import Failure, SwitchPair
+from topology.fabric.roles import place_of
+from topology.processes.switch_pair import Failure, SwitchPair
+from topology.simulation.event_loop import Simulation
+from topology.simulation.links import Impairments, Link
+from topology.simulation.ring_simulation import RingSimulation
+from topology.simulation.simulated_switch import InstalledSwitch, SimulatedSwitch
 
 _DEPTH = 4
 """Points that may wait for storage, as by default of a node."""

@@ -28,8 +28,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from jobspec.private_files import replace_private
-from jobspec.regular_files import read_bounded
+from checkmate_common.files.private_files import replace_private
+from checkmate_common.files.regular_files import read_bounded
 from shadow_rx.store.errors import StoreError, Trouble, damaged
 
 MAGIC = b"CKMTENC1"

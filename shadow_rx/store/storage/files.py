@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 
-from jobspec.private_files import make_private_folder, write_private
+from checkmate_common.files.private_files import make_private_folder, write_private
 
 Parts = Iterable[bytes | memoryview]
 """The bytes of a file or object, one part after the other; taken once, and perhaps made only as they are taken."""

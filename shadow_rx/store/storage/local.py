@@ -9,9 +9,9 @@ import stat
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from jobspec.private_files import private
-from jobspec.recovery_point import MANIFEST_FILE
-from jobspec.regular_files import UnreadableFile, read_regular
+from checkmate_common.files.private_files import private
+from checkmate_common.files.regular_files import UnreadableFile, read_regular
+from checkmate_common.recovery.point import MANIFEST_FILE
 from shadow_rx.store.errors import StoreError, Trouble, damaged, missing
 from shadow_rx.store.names import (
     BASE_FILES,

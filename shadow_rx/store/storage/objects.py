@@ -14,7 +14,7 @@ from typing import Any
 
 import fsspec
 
-from jobspec.recovery_point import MANIFEST_FILE
+from checkmate_common.recovery.point import MANIFEST_FILE
 from shadow_rx.redaction import redacted
 from shadow_rx.store.errors import StoreError, Trouble, damaged, missing
 from shadow_rx.store.names import SEALED_SUFFIX, STORE_FILE, is_object, parse_base

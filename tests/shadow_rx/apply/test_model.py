@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import torch
 
-from jobspec.dtypes import DType
-from jobspec.reasons import GapReason
-from jobspec.recovery_point import decode_recovery_point
+from checkmate_common.recovery.point import decode_recovery_point
+from checkmate_common.recovery.reasons import GapReason
+from checkmate_common.stream.dtypes import DType
 from shadow_rx.publish.snapshot import encode, to_recovery_point
 from shadow_rx.trainer.description import OPTIMIZERS
 from tests.shadow_rx.rig import Rig

@@ -13,16 +13,16 @@ import grpc
 import pytest
 import torch
 
-from jobspec.reasons import GapReason
-from jobspec.recovery_point import decode_manifest, pack_tensors, unpack_tensors
-from jobspec.sidechannel import side_channel_pb2 as pb
-from jobspec.sidechannel import side_channel_pb2_grpc as rpc
-from jobspec.sidechannel.limits import MAX_MESSAGE_BYTES, MAX_RECORD_BYTES
-from jobspec.sidechannel.log import read_log
-from jobspec.sidechannel.upload import state_chunks, state_header
-from jobspec.state import DEFAULT_STATE
+from checkmate_common.recovery.point import decode_manifest, pack_tensors, unpack_tensors
+from checkmate_common.recovery.reasons import GapReason
+from checkmate_common.recovery.state import DEFAULT_STATE
+from checkmate_common.sidechannel import side_channel_pb2 as pb
+from checkmate_common.sidechannel import side_channel_pb2_grpc as rpc
+from checkmate_common.sidechannel.limits import MAX_MESSAGE_BYTES, MAX_RECORD_BYTES
+from checkmate_common.sidechannel.log import read_log
+from checkmate_common.sidechannel.upload import state_chunks, state_header
 from nccl_emu.errors import SideChannelError
-from nccl_emu.side_channel import GrpcSideChannel
+from nccl_emu.shadow_client.side_channel import GrpcSideChannel
 from shadow_rx import node as node_module
 from shadow_rx.apply.upload import prepare
 from shadow_rx.core import ShadowCore

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from jobspec.reasons import GapReason
+from checkmate_common.recovery.reasons import GapReason
 from shadow_rx.errors import Refusal, ShadowError
 from tests.shadow_rx.rig import Rig
 from tests.shadow_rx.twin import Twin, make_layout

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobspec.reasons import GapReason
+from checkmate_common.recovery.reasons import GapReason
 from tests.shadow_rx.rig import Rig
 from tests.shadow_rx.twin import Twin, make_layout
 from tests.shadow_rx.wire import Stretch, cut, fix_tcp_checksum, make_job, segment

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobspec.dtypes import DType
-from jobspec.frame import crc32c
-from jobspec.layout import Layout, ParamSpec, build_layout
+from checkmate_common.recovery.reasons import GapReason
+from checkmate_common.stream.dtypes import DType
+from checkmate_common.stream.frame import crc32c
+from checkmate_common.stream.layout import Layout, ParamSpec, build_layout
+from checkmate_common.stream.ring import Phase
+from checkmate_common.stream.schedule import FrameSlot, step_plan
 from jobspec.model import Flow, Job
-from jobspec.reasons import GapReason
-from jobspec.ring import Phase
-from jobspec.schedule import FrameSlot, step_plan
 from placement.assembler import Assembler
 from placement.discard import Discard
 from placement.frames import Frame, FrameCopy, FrameIdentity

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobspec.reasons import GapReason
+from checkmate_common.recovery.reasons import GapReason
 from shadow_rx.errors import ShadowError
 from tests.shadow_rx.resync_rig import ResyncRig
 from tests.shadow_rx.twin import Twin, make_layout

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from jobspec.reasons import GapReason
-from jobspec.rotating_file import LogLimits, older_files
+from checkmate_common.files.rotating_file import LogLimits, older_files
+from checkmate_common.recovery.reasons import GapReason
 from shadow_rx.logs import event_log
 from shadow_rx.logs.access_log import Access, AccessLog
 from shadow_rx.logs.event_log import SCHEMA, EventLog, event_lines, read_losses

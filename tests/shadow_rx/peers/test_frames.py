@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from jobspec.reasons import GapReason
-from jobspec.sidechannel import side_channel_pb2 as pb
+from checkmate_common.recovery.reasons import GapReason
+from checkmate_common.sidechannel import side_channel_pb2 as pb
 from shadow_rx.core import ShadowCore
 from shadow_rx.errors import ShadowError
 from shadow_rx.node import ShadowNode
@@ -21,7 +21,7 @@ from shadow_rx.status.events import StepReplicated
 from tests.shadow_rx.twin import Twin, as_bytes, forever, upload
 from tests.shadow_rx.twin import make_layout as small_layout
 from tests.shadow_rx.wire import cut, make_job, replica
-from topology.local_peer import LocalPeer
+from topology.fabric.local_peer import LocalPeer
 
 
 class Pair:

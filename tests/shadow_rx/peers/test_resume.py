@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 import yaml
 
-from jobspec.checked_json import with_checksum, without_checksum
+from checkmate_common.files.checked_json import with_checksum, without_checksum
+from checkmate_common.recovery.reasons import GapReason
+from checkmate_common.sidechannel import side_channel_pb2 as pb
 from jobspec.model import Job
-from jobspec.reasons import GapReason
-from jobspec.sidechannel import side_channel_pb2 as pb
 from shadow_rx.core import ShadowCore
 from shadow_rx.errors import ShadowError
 from shadow_rx.node import ShadowNode
@@ -32,7 +32,7 @@ from shadow_rx.status.events import Event, StateAdopted, StepLost, StepReplicate
 from shadow_rx.store.writer import RecoveryStore
 from tests.shadow_rx.twin import Twin, as_bytes, make_layout, upload
 from tests.shadow_rx.wire import make_job, replica
-from topology.local_peer import LocalPeer
+from topology.fabric.local_peer import LocalPeer
 
 
 def both() -> Job:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from jobspec.recovery_point import decode_recovery_point
+from checkmate_common.recovery.point import decode_recovery_point
 from shadow_rx.core import ShadowCore
 from shadow_rx.node import ShadowNode
 from shadow_rx.options import ShadowOptions

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 
-from jobspec.reasons import GapReason
+from checkmate_common.recovery.reasons import GapReason
 from jobspec.store import Fsync, StoreSpec
 from shadow_rx.publish.core import Done, PublisherCore, Report, Work, Written
 from shadow_rx.publish.snapshot import Snapshot

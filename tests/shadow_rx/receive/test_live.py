@@ -21,10 +21,10 @@ import yaml
 from typer.testing import CliRunner
 
 from checkmate.cli import app
-from jobspec.recovery_point import read_recovery_point
-from jobspec.sidechannel import side_channel_pb2 as pb
-from jobspec.sidechannel import side_channel_pb2_grpc as rpc
-from jobspec.sidechannel.upload import state_chunks, state_header
+from checkmate_common.recovery.point import read_recovery_point
+from checkmate_common.sidechannel import side_channel_pb2 as pb
+from checkmate_common.sidechannel import side_channel_pb2_grpc as rpc
+from checkmate_common.sidechannel.upload import state_chunks, state_header
 from jobspec.store import StoreSpec
 from shadow_rx.__main__ import main
 from tests.shadow_rx.twin import Twin, as_bytes, make_layout

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from jobspec.reasons import GapReason
+from checkmate_common.recovery.reasons import GapReason
 from shadow_rx.errors import ShadowError
 from shadow_rx.publish.publisher import DirectPublisher
 from shadow_rx.serve.metrics import HISTOGRAMS, METRICS, PREFIX, MetricsServer, metric_names

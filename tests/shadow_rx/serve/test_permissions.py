@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from jobspec.sidechannel import side_channel_pb2 as pb
-from jobspec.tls import Identity, Role
+from checkmate_common.sidechannel import side_channel_pb2 as pb
+from checkmate_common.tls import Identity, Role
 from shadow_rx.serve.permissions import KNOWN_CALLS, why_not
 from tests.shadow_rx.wire import make_job
 from tests.tls_tools import rank, shadow

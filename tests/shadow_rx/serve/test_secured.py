@@ -17,12 +17,12 @@ import grpc
 import pytest
 import yaml
 
-from jobspec.sidechannel import side_channel_pb2 as pb
-from jobspec.sidechannel import side_channel_pb2_grpc as rpc
-from jobspec.tls import ClientTls, Identity, Role, open_channel, server_name
+from checkmate_common.sidechannel import side_channel_pb2 as pb
+from checkmate_common.sidechannel import side_channel_pb2_grpc as rpc
+from checkmate_common.tls import ClientTls, Identity, Role, open_channel, server_name
 from nccl_emu.__main__ import main as rank_main
 from nccl_emu.errors import SideChannelError
-from nccl_emu.side_channel import GrpcSideChannel
+from nccl_emu.shadow_client.side_channel import GrpcSideChannel
 from shadow_rx.__main__ import main as shadow_main
 from shadow_rx.core import ShadowCore
 from shadow_rx.logs.access_log import AccessLog

@@ -10,10 +10,10 @@ from typing import Any
 import grpc
 import pytest
 
-from jobspec.recovery_point import decode_recovery_point
-from jobspec.sidechannel import side_channel_pb2 as pb
-from jobspec.sidechannel import side_channel_pb2_grpc as rpc
-from jobspec.sidechannel.upload import state_header
+from checkmate_common.recovery.point import decode_recovery_point
+from checkmate_common.sidechannel import side_channel_pb2 as pb
+from checkmate_common.sidechannel import side_channel_pb2_grpc as rpc
+from checkmate_common.sidechannel.upload import state_header
 from shadow_rx.core import ShadowCore
 from shadow_rx.errors import ShadowError
 from shadow_rx.node import ShadowNode

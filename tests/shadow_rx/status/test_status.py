@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from checkmate.cli import app
-from jobspec.sidechannel import side_channel_pb2 as pb
+from checkmate_common.sidechannel import side_channel_pb2 as pb
 from shadow_rx.core import ShadowCore
 from shadow_rx.node import ShadowNode
 from shadow_rx.options import ShadowOptions

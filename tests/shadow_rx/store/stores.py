@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from jobspec.recovery_point import RecoveryPoint
+from checkmate_common.recovery.point import RecoveryPoint
 from jobspec.store import Retention, StoreSpec
 from shadow_rx.publish.snapshot import Snapshot, to_recovery_point
 from shadow_rx.store.opening import open_for_reading, storage_of

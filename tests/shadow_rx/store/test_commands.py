@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 import shadow_rx
 from checkmate.cli import app
-from jobspec.recovery_point import Confirmed
+from checkmate_common.recovery.point import Confirmed
 from tests.shadow_rx.store.stores import assert_equal, policy, snapshots, write
 
 

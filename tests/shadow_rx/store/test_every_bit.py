@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from jobspec.checked_json import with_checksum, without_checksum
-from jobspec.recovery_point import RecoveryPointError, decode_manifest, join_state
+from checkmate_common.files.checked_json import with_checksum, without_checksum
+from checkmate_common.recovery.point import RecoveryPointError, decode_manifest, join_state
 from shadow_rx.store.api import recoverable
 from shadow_rx.store.opening import read_description, storage_of
 from shadow_rx.store.segment import SegmentDamage, decode_segment

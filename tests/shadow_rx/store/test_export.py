@@ -16,10 +16,10 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from jobspec.dtypes import DType
-from jobspec.layout import ParamSpec, build_layout
-from jobspec.recovery_point import RecoveryPoint, decode_recovery_point, pack_tensors, read_recovery_point
-from jobspec.sidechannel import side_channel_pb2 as pb
+from checkmate_common.recovery.point import RecoveryPoint, decode_recovery_point, pack_tensors, read_recovery_point
+from checkmate_common.sidechannel import side_channel_pb2 as pb
+from checkmate_common.stream.dtypes import DType
+from checkmate_common.stream.layout import ParamSpec, build_layout
 from shadow_rx.store import export
 from shadow_rx.store.api import open_store, recoverable, restore
 from shadow_rx.store.errors import StoreError

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jobspec.reasons import GapReason
+from checkmate_common.recovery.reasons import GapReason
 from shadow_rx.publish.publisher import DirectPublisher
 from shadow_rx.store.storage.files import FileOperations, Parts
 from shadow_rx.store.writer import RecoveryStore

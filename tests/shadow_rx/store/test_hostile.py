@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from jobspec.regular_files import UnreadableFile, read_regular
+from checkmate_common.files.regular_files import UnreadableFile, read_regular
 from shadow_rx.store.api import recoverable
 from shadow_rx.store.errors import StoreError, Trouble
 from shadow_rx.store.segment import SegmentDamage, decode_segment

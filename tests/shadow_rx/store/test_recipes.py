@@ -15,8 +15,8 @@ import torch
 import torch.distributed.checkpoint
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 
-from jobspec.dtypes import DType
-from jobspec.recovery_point import read_recovery_point
+from checkmate_common.recovery.point import read_recovery_point
+from checkmate_common.stream.dtypes import DType
 from shadow_rx.store import export
 from shadow_rx.store.api import restore
 from tests.shadow_rx.rig import Rig

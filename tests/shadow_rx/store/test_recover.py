@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from jobspec.recovery_point import read_recovery_point
+from checkmate_common.recovery.point import read_recovery_point
 from jobspec.store import Fsync, StoreSpec
 from shadow_rx.store.errors import StoreError, Trouble
 from shadow_rx.store.opening import storage_of

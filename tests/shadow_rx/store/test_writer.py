@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from jobspec.layout import Layout
-from jobspec.recovery_point import RecoveryPointError, read_recovery_point
+from checkmate_common.recovery.point import RecoveryPointError, read_recovery_point
+from checkmate_common.stream.layout import Layout
 from shadow_rx.publish.snapshot import Snapshot, to_recovery_point
 from shadow_rx.store.storage.files import FileOperations, Parts
 from shadow_rx.store.writer import RecoveryStore

@@ -9,9 +9,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobspec.reasons import GapReason
-from jobspec.recovery_point import pack_tensors
-from jobspec.sidechannel import side_channel_pb2 as pb
+from checkmate_common.recovery.point import pack_tensors
+from checkmate_common.recovery.reasons import GapReason
+from checkmate_common.sidechannel import side_channel_pb2 as pb
 from shadow_rx.apply.model import LiveModel
 from shadow_rx.errors import Refusal, ShadowError
 from shadow_rx.trainer.description import OPTIMIZERS

@@ -8,10 +8,17 @@ from typing import Any
 import pytest
 import torch
 
-from jobspec.reasons import GapReason
-from jobspec.recovery_point import Origin, decode_recovery_point, pack_tensors
-from jobspec.sidechannel import side_channel_pb2 as pb
-from jobspec.state import DEFAULT_STATE, StateManifest, StateRule, default_state, inventory_digest, value_digest
+from checkmate_common.recovery.point import Origin, decode_recovery_point, pack_tensors
+from checkmate_common.recovery.reasons import GapReason
+from checkmate_common.recovery.state import (
+    DEFAULT_STATE,
+    StateManifest,
+    StateRule,
+    default_state,
+    inventory_digest,
+    value_digest,
+)
+from checkmate_common.sidechannel import side_channel_pb2 as pb
 from shadow_rx.errors import Refusal, ShadowError
 from shadow_rx.publish.snapshot import encode
 from shadow_rx.status.events import Attached

@@ -12,11 +12,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobspec.reasons import GapReason
-from jobspec.recovery_point import pack_tensors
-from jobspec.sidechannel import side_channel_pb2 as pb
-from jobspec.sidechannel.limits import MAX_STEP
-from jobspec.sidechannel.upload import state_header
+from checkmate_common.recovery.point import pack_tensors
+from checkmate_common.recovery.reasons import GapReason
+from checkmate_common.sidechannel import side_channel_pb2 as pb
+from checkmate_common.sidechannel.limits import MAX_STEP
+from checkmate_common.sidechannel.upload import state_header
 from shadow_rx.apply.upload import check_header
 from shadow_rx.core import ShadowCore
 from shadow_rx.errors import Refusal, ShadowError

@@ -10,7 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 
-from jobspec.tls import Identity, Role
+from checkmate_common.tls import Identity, Role
 from softswitch.main import is_local
 from softswitch.p4rt import Device, serve
 from tests.softswitch.p4rt_client import PROGRAMS, Call, Controller, load_config

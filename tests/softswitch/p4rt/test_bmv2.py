@@ -44,7 +44,7 @@ from tests.softswitch.p4rt_client import (
     update,
 )
 from tests.softswitch.switch_process import SwitchProcess
-from topology.bmv2 import own_channels
+from topology.processes.bmv2 import own_channels
 
 pytestmark = pytest.mark.skipif(
     shutil.which("simple_switch_grpc") is None, reason="simple_switch_grpc (BMv2) is not installed"

@@ -1,0 +1,1 @@
+"""Files and documents that are checked, bounded and private."""

@@ -1,0 +1,1 @@
+"""Recovery points: state objects, tensors, format, and the reasons for gaps."""

@@ -1,0 +1,1 @@
+"""What a rank tells its shadow nodes, and what it restores from them."""

@@ -1,0 +1,1 @@
+"""The training workload: model, data, optimizer, state."""

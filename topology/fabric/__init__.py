@@ -1,0 +1,1 @@
+"""Where a testbed runs: in this process, or in Mininet."""

@@ -1,0 +1,1 @@
+"""Processes that a testbed starts and supervises."""

@@ -1,0 +1,1 @@
+"""Seeded simulation: links, ranks and switch on one virtual clock."""

@@ -1,0 +1,311 @@
+"""Training in the simulation: the ranks of one group, each a `RankNode` and a trainer, step by step in virtual time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from checkmate_common.sidechannel.side_channel_pb2 import Status
+from jobspec.model import Group, Job
+from nccl_emu.errors import SideChannelError
+from nccl_emu.ring.rank_node import RankNode
+from nccl_emu.shadow_client.sender_core import SenderCore, Turn
+from nccl_emu.shadow_client.shadow_session import LAST_TELLS, ShadowSession
+from nccl_emu.shadow_client.side_channel import SideChannel
+from nccl_emu.tcp import TcpConfig
+from nccl_emu.training.trainer import DataParallelTrainer
+from shadow_rx.node import ShadowNode
+from shadow_rx.peers.connections import Peer
+from shadow_rx.peers.repair import ask_peers
+from topology.errors import TestbedError
+from topology.fabric.roles import place_of
+from topology.simulation.event_loop import Simulation, Stalled
+from topology.simulation.links import Impairments, Link
+
+_ATTEMPTS = 10
+"""Virtual seconds that a shadow node may be away when training ends."""
+
+
+@dataclass(frozen=True)
+class LinkPlan:
+    """Impairments by kind of link."""
+
+    uplink: Impairments = field(default_factory=Impairments)
+    """From a rank to the switch: before replication."""
+    downlink: Impairments = field(default_factory=Impairments)
+    """From the switch to a rank: after replication."""
+    replica: Impairments = field(default_factory=Impairments)
+    """From the switch to a shadow node."""
+
+
+class ShadowHost:
+    """A shadow node as a host of the simulation: it takes frames and sends none."""
+
+    def __init__(self, node: ShadowNode, peers: Mapping[str, Peer] | None = None) -> None:
+        """Feed `node`; what it loses it asks of `peers`, by shadow name, which may be added later."""
+        self.node = node
+        self._peers = {} if peers is None else peers
+
+    def on_frame(self, frame: bytes, now: float) -> None:
+        """Take a replica; the node reads the simulation's clock itself."""
+        self.node.on_frames([frame])
+        self.ask_peers()
+
+    def ask_peers(self) -> None:
+        """Fill holes from the other shadow nodes, which answer at once."""
+        if self._peers:
+            ask_peers(self.node, self._peers)
+
+    def on_timer(self, now: float) -> None:
+        """Do nothing: a shadow has no timers."""
+
+    def next_timer(self) -> float | None:
+        """Return None."""
+        return None
+
+    def take_frames(self) -> list[bytes]:
+        """Return nothing."""
+        return []
+
+
+class Sender(Protocol):
+    """Sends what a rank tells a shadow node."""
+
+    session: ShadowSession
+    core: SenderCore
+
+    def wake(self) -> None:
+        """Look at what waits."""
+        ...
+
+
+class DirectSender:
+    """Sends at once, without taking time, all that a shadow node takes."""
+
+    def __init__(self, session: ShadowSession) -> None:
+        """Send what `session` has."""
+        self.session, self.core = session, SenderCore(session)
+
+    def wake(self) -> None:
+        """Send what waits; where the shadow node is not there it is tried again when this is called again."""
+        self.core.retry()
+        while self.core.turn is Turn.SEND:
+            self.core.send()
+
+
+class RingSimulation:
+    """One group's ranks on a simulated network, over all epochs of the group."""
+
+    def __init__(
+        self,
+        job: Job,
+        group: Group,
+        simulation: Simulation,
+        side_channels: Sequence[SideChannel],
+        seed: int | str,
+        links: LinkPlan | None = None,
+        tcp: TcpConfig | None = None,
+        patience: float = 600.0,
+        resync: bool = True,
+        own_channels: Callable[[str], Sequence[SideChannel]] | None = None,
+        on_lost: Callable[[int, str], None] | None = None,
+        make_sender: Callable[[ShadowSession], Sender] = DirectSender,
+    ) -> None:
+        """Put the ranks' hosts on the network; nothing is sent yet.
+
+        Args:
+            job: the job.
+            group: its group to simulate.
+            simulation: the network, with the switch.
+            side_channels: to each of the group's shadow nodes.
+            seed: of link impairments, ISNs and source ports.
+            links: impairments of the ranks' links.
+            tcp: parameters of the ranks' connections.
+            patience: virtual seconds that a step may take.
+            resync: whether rank 0 uploads its state when a shadow node asks for it.
+            own_channels: the same side channels, of the host that it is given; by default all hosts share them.
+            on_lost: told step and reason where a shadow node will not get a record; by default that is an error.
+            make_sender: makes what sends a rank's records.
+        """
+        plan = links or LinkPlan()
+        self.job = job
+        self.group = group
+        self.simulation = simulation
+        self.nodes = [RankNode(job, group, rank, tcp) for rank in range(len(group.ring))]
+        self.trainers: list[DataParallelTrainer] = []
+        self.epoch = 0
+        # Each shadow node is told by itself, as ranks do it: one that is away must not hold up the others.
+        self._channels = tuple(side_channels)
+        self._own_channels = own_channels or (lambda _: self._channels)
+        self._on_lost = on_lost or self._lost
+        self._make_sender = make_sender
+        self._senders: list[list[Sender]] = []
+        self._resync = resync
+        self._seed = seed
+        self._patience = patience
+        self._rngs = [random.Random(f"rank/{seed}/{group.name}/{rank}") for rank in range(len(group.ring))]
+        for node in self.nodes:
+            links_rng = random.Random(f"links/{seed}/{node.host.name}")
+            simulation.attach(
+                place_of(job, node.host), node, Link(plan.uplink, links_rng), Link(plan.downlink, links_rng)
+            )
+
+    def begin(self, trainers: Sequence[DataParallelTrainer], epoch: int) -> None:
+        """Begin an epoch with `trainers` (one a rank, all after the same step): attach, announce the flows, connect.
+
+        Raises:
+            TestbedError: the connections do not come up.
+            SideChannelError: the shadow refuses.
+        """
+        self.trainers = list(trainers)
+        self.epoch = epoch
+        first_step = trainers[0].step + 1
+        now = self.simulation.now
+        for node, rng in zip(self.nodes, self._rngs, strict=True):
+            node.connect(epoch, first_step, trainers[0].layout, now, rng)
+        self._senders = [
+            [self._make_sender(self._session(node, channel)) for channel in self._own_channels(node.host.name)]
+            for node in self.nodes
+        ]
+        for sender in self._senders[0]:
+            sender.session.begin(trainers[0].state_safetensors)
+        for sender in self.senders:
+            sender.session.announce()
+        for node in self.nodes:
+            node.open(now)
+            self.simulation.kick(place_of(self.job, node.host))
+        self._run_until(lambda: all(node.connected for node in self.nodes), "the connections")
+
+    def compute(self, step: int) -> None:
+        """Let every rank compute its gradient of `step` and begin the all-reduce."""
+        self._change(step)
+        for trainer in self.trainers:
+            trainer.compute(step)
+        for node, trainer in zip(self.nodes, self.trainers, strict=True):
+            node.start_all_reduce(step, trainer.buckets, self.simulation.now)
+            self.simulation.kick(place_of(self.job, node.host))
+
+    def _change(self, step: int) -> None:
+        """Make the change that the workload has for `step`; rank 0 announces it before any rank begins the step."""
+        requests = [trainer.prepare(step, self.epoch) for trainer in self.trainers]
+        if requests[0] is None:
+            return
+        for sender in self._senders[0]:
+            sender.session.change(requests[0])
+        for node, trainer in zip(self.nodes, self.trainers, strict=True):
+            node.change_layout(trainer.layout)
+
+    def finish(self, step: int) -> None:
+        """Complete the all-reduce of `step`, let every rank apply it and tell the shadow.
+
+        Raises:
+            TestbedError: the all-reduce does not complete.
+        """
+        self._run_until(lambda: all(node.done for node in self.nodes), f"step {step}")
+        for trainer in self.trainers:
+            trainer.apply(step)
+        for trainer, senders in zip(self.trainers, self._senders, strict=True):
+            record = trainer.step_record(step, self.epoch)
+            for sender in senders:
+                sender.core.offer(record)
+        self._tell()
+        for sender in self._senders[0]:
+            if sender.session.wants_state(step):
+                sender.core.offer_state(step, self.trainers[0].state_safetensors())
+        self._tell()
+
+    def _session(self, node: RankNode, channel: SideChannel) -> ShadowSession:
+        attach = self.trainers[0].attach_request(self.epoch) if node.rank == 0 else None
+        if attach is not None:
+            attach.communicator = f"{self._seed}/{self.group.name}/{self.epoch}"
+            attach.uploads_on_demand = self._resync
+        return ShadowSession(channel, self.group.name, self.epoch, node.flows_to_open(), self._on_lost, attach)
+
+    def _lost(self, step: int, reason: str) -> None:
+        raise TestbedError(f"the record of step {step}", reason)
+
+    @property
+    def senders(self) -> list[Sender]:
+        """What tells the shadow nodes, by rank and node."""
+        return [sender for of_rank in self._senders for sender in of_rank]
+
+    def _tell(self) -> bool:
+        """Send what waits; tell whether nothing waits any more."""
+        for sender in self.senders:
+            sender.wake()
+        return not any(sender.session.waiting for sender in self.senders)
+
+    def end(self) -> None:
+        """Close the connections, and let what is still in flight arrive."""
+        for node in self.nodes:
+            node.close(self.simulation.now)
+            self.simulation.kick(place_of(self.job, node.host))
+        self._run_until(lambda: all(node.closed or node.error is not None for node in self.nodes), "the close")
+        self.simulation.drain(1.0)
+        self._insist(self._tell_to_the_end, "what the ranks have told")
+        self._conclude()
+
+    def _tell_to_the_end(self) -> bool:
+        """Send what waits, as at the end of a run: rank 0 looks after shadow nodes that the others cannot reach."""
+        told = self._tell()
+        for sender in self._senders[0] if not told else ():
+            sender.session.look_after()
+        return told
+
+    def _conclude(self) -> None:
+        """See that the shadow nodes have the last step, as ranks do (`nccl_emu.driver`)."""
+        step = self.trainers[0].step
+        state = self.trainers[0].state_safetensors if self._resync else None
+        for number, leader in enumerate(self._senders[0]):
+            for _ in range(LAST_TELLS):
+                if leader.session.is_replicated(step, self._status_at_the_end(number)):
+                    break
+                for rank, senders in enumerate(self._senders):
+                    senders[number].session.offer_end(step, state if rank == 0 else None)
+                self._insist(self._tell_to_the_end, "the last step")
+
+    def _status_at_the_end(self, number: int) -> Status:
+        """Return where a shadow node is, which rank 0 looks after before."""
+        found: list[Status] = []
+
+        def ask() -> bool:
+            self._senders[0][number].session.look_after()
+            try:
+                found.append(self._channels[number].status(self.group.name))
+            except SideChannelError:
+                return False
+            return True
+
+        self._insist(ask, "the shadow node's status")
+        return found[0]
+
+    def _insist(self, action: Callable[[], bool], what: str) -> None:
+        """Repeat `action` until it says that it is done, as ranks do while a shadow node is away."""
+        for _ in range(_ATTEMPTS):
+            if action():
+                return
+            self.simulation.drain(1.0)
+        raise TestbedError(what, f"the shadow node did not take it in {_ATTEMPTS} virtual seconds")
+
+    def crash(self, *, silent: bool = False) -> None:
+        """Drop all connections as crashed processes do; frames in flight stay in flight, what was not told is lost."""
+        for sender in self.senders:
+            sender.core.abandon()
+        for node in self.nodes:
+            node.abort(self.simulation.now, silent=silent)
+            self.simulation.kick(place_of(self.job, node.host))
+
+    def _run_until(self, condition: Callable[[], bool], what: str) -> None:
+        def over() -> bool:
+            return condition() or any(node.error is not None for node in self.nodes)
+
+        try:
+            self.simulation.run_until(over, self._patience)
+        except Stalled as stalled:
+            waiting = "; ".join(f"rank {node.rank} waits for {node.waits_for()}" for node in self.nodes)
+            raise TestbedError(what, f"{stalled}; {waiting}") from stalled
+        if not condition():
+            errors = [f"rank {node.rank}: {node.error}" for node in self.nodes if node.error is not None]
+            raise TestbedError(what, "; ".join(errors))

@@ -74,9 +74,8 @@ def test_named_files_exist(document: Path) -> None:
     for name in re.findall(r"`((?:[a-z0-9_]+/)+[a-z0-9_.]*)`", text):
         if not name.startswith("out/") and not name.startswith("checkpoints/"):
             assert (ROOT / name).exists(), f"{document.name} names {name}"
-    for module in re.findall(
-        r"`((?:jobspec|nccl_emu|shadow_rx|softswitch|controlplane|topology|p4src)(?:\.[a-z_0-9]+)+)", text
-    ):
+    packages = "checkmate_common|jobspec|nccl_emu|shadow_rx|softswitch|controlplane|topology|p4src"
+    for module in re.findall(rf"`((?:{packages})(?:\.[a-z_0-9]+)+)", text):
         path = ROOT / module.replace(".", "/")
         parents = [path, path.with_suffix(".py"), path.parent.with_suffix(".py")]
         assert any(p.exists() for p in (parents[0], Path(f"{path}.py"), parents[2])), f"{document.name} names {module}"

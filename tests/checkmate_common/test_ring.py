@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from checkmate_common.stream.ring import Phase, chunk_range, chunk_sent, hops, sender_of
-from tests.jobspec.strategies import channel_counts, ring_sizes
+from tests.checkmate_common.strategies import channel_counts, ring_sizes
 
 
 @given(ring_sizes, st.data())

@@ -7,7 +7,7 @@ from hypothesis import given
 
 from checkmate_common.stream.dtypes import DType
 from checkmate_common.stream.layout import Bucket, Layout, ParamSpec, Slot, build_layout
-from tests.jobspec.strategies import layouts
+from tests.checkmate_common.strategies import layouts
 
 
 def test_buckets_fill_in_reverse_order_up_to_the_cap() -> None:

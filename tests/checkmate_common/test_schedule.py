@@ -11,7 +11,7 @@ from checkmate_common.stream.frame import HEADER_BYTES
 from checkmate_common.stream.layout import Layout, ParamSpec, build_layout
 from checkmate_common.stream.ring import Phase, chunk_sent
 from checkmate_common.stream.schedule import FlowSchedule, FlowShape
-from tests.jobspec.strategies import channel_counts, frame_payloads, header_sizes, layouts, ring_sizes
+from tests.checkmate_common.strategies import channel_counts, frame_payloads, header_sizes, layouts, ring_sizes
 
 
 @st.composite

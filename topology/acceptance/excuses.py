@@ -11,12 +11,13 @@ a step (`background`); where it is not, the steps during which records were late
 * *Shadow node dead* from step ``a`` to ``b``: what was not on storage at its death dies with it. When it is back in
   ``b``, rank 0 announces the communicator with at most two attempts, which take at most a step; then the ranks announce
   their flows, with their records of ``b + 1``; the reply to the record of ``b + 2`` asks for a state, that after
-  ``b + 3``.
+  ``b + 3``. A state that was on its way at the death is taken by the next life: there, records of its step are missing
+  that the former life was told, and bytes of the next step that came before the flows were announced.
 * *Disk full or failing* during steps ``a`` to ``b``: all writes that happen then may fail, from the oldest point that
   was not written when it began, to that of ``b``.
 * *Storage slow*: from the oldest point that was not written when it began, until nothing waits any more.
 * *Records late*: from the oldest record that was not sent when the next step was trained, until none is; then as after
-  a loss.
+  a loss. A call that is lost may be the one with the list of a rank's objects, which a record refers to.
 * Loss before the switch, reordering, duplication, changes of the optimizer and dying ranks cost nothing: the network
   sends again, or the steps are trained again.
 """
@@ -30,20 +31,26 @@ from checkmate_common.recovery.reasons import GapReason
 from topology.acceptance.scenarios import Injection
 
 _HOLES = frozenset({GapReason.LOST_BYTES, GapReason.RESYNC_PENDING})
+_DEATH = _HOLES | {GapReason.SIDE_CHANNEL_MISSING}
 REASONS: dict[Injection, frozenset[GapReason]] = {
     Injection.LOSS_AFTER: _HOLES,
     Injection.CORRUPT: _HOLES | {GapReason.CORRUPT_FRAME},
     Injection.CONGESTION: _HOLES,
     Injection.SWITCH_RESTART: _HOLES,
     Injection.SWITCH_FAILOVER: _HOLES,
-    Injection.SIDE_CHANNEL: frozenset({GapReason.SIDE_CHANNEL_MISSING, GapReason.OVERLOAD, GapReason.RESYNC_PENDING}),
-    Injection.SHADOW_RESTART: frozenset({GapReason.RESYNC_PENDING}),
-    Injection.TORN_WRITE: frozenset({GapReason.RESYNC_PENDING}),
+    Injection.SIDE_CHANNEL: frozenset(
+        {GapReason.SIDE_CHANNEL_MISSING, GapReason.OVERLOAD, GapReason.RESYNC_PENDING, GapReason.UNDECLARED_STATE}
+    ),
+    Injection.SHADOW_RESTART: _DEATH,
+    Injection.TORN_WRITE: _DEATH,
     Injection.FULL_DISK: frozenset({GapReason.STORAGE_ERROR}),
     Injection.STORAGE_ERRORS: frozenset({GapReason.STORAGE_ERROR}),
     Injection.SLOW_STORAGE: frozenset({GapReason.OVERLOAD}),
 }
 """Reasons that a fault may give; those that are not here cost no step."""
+_HARMS_REPLICAS = frozenset({
+    Injection.LOSS_AFTER, Injection.CORRUPT, Injection.CONGESTION, Injection.SWITCH_RESTART, Injection.SWITCH_FAILOVER,
+})  # fmt: skip
 AFTER_RESTART = 2
 """Steps that are lost after the one in which a shadow node is back."""
 AFTER_LATE = 2
@@ -106,7 +113,7 @@ class ExcuseBook:
         number = len(self._holes)
         last = max(step + 1, step - 2 + (1 << number - 2 if number > 1 else 0))
         for injection in self._injections:
-            if REASONS.get(injection, frozenset()) >= _HOLES:
+            if injection in _HARMS_REPLICAS:
                 self._excuse(injection, step, last)
 
     def begin(self, injection: Injection, step: int) -> None:

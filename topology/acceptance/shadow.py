@@ -136,6 +136,9 @@ class MortalShadow:
         except OSError:  # the disk is full, so that it is tried again
             self._store.close()
             return
+        except Killed:  # it dies of its first write already
+            self.kill(self.torn_downtime)
+            return
         self._lives(True)
 
     def _make_publisher(self, store: RecoveryStore) -> TimedPublisher:

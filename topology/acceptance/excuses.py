@@ -17,7 +17,8 @@ a step (`background`); where it is not, the steps during which records were late
   was not written when it began, to that of ``b``.
 * *Storage slow*: from the oldest point that was not written when it began, until nothing waits any more.
 * *Records late*: from the oldest record that was not sent when the next step was trained, until none is; then as after
-  a loss. A call that is lost may be the one with the list of a rank's objects, which a record refers to.
+  a loss. The bytes of a change that was announced late are placed by the old layout: its step is lost. A call
+  that is lost may be the one with the list of a rank's objects, which a record refers to.
 * Loss before the switch, reordering, duplication, changes of the optimizer and dying ranks cost nothing: the network
   sends again, or the steps are trained again.
 """
@@ -31,6 +32,7 @@ from checkmate_common.recovery.reasons import GapReason
 from topology.acceptance.scenarios import Injection
 
 _HOLES = frozenset({GapReason.LOST_BYTES, GapReason.RESYNC_PENDING})
+_UNANNOUNCED = _HOLES | {GapReason.UNKNOWN_LAYOUT, GapReason.DIGEST_MISMATCH}
 _DEATH = _HOLES | {GapReason.SIDE_CHANNEL_MISSING}
 REASONS: dict[Injection, frozenset[GapReason]] = {
     Injection.LOSS_AFTER: _HOLES,
@@ -115,6 +117,11 @@ class ExcuseBook:
         for injection in self._injections:
             if injection in _HARMS_REPLICAS:
                 self._excuse(injection, step, last)
+
+    def change(self, step: int) -> None:
+        """Note a change of the optimizer from `step` on; where calls get lost it may be announced late."""
+        if Injection.SIDE_CHANNEL in self._injections:
+            self._found.append(Excuse(Injection.SIDE_CHANNEL.value, step, step + 2, _values(_UNANNOUNCED)))
 
     def begin(self, injection: Injection, step: int) -> None:
         """Note that a fault begins, which may cost steps from `step` on."""

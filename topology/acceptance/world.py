@@ -147,6 +147,8 @@ class AcceptanceWorld:
         while (step := self.ring.trainers[0].step + 1) <= last:
             self._at = step
             self._note_late_records()
+            if any(change.step == step for change in self.job.workload.changes):
+                self.excuses.change(step)
             self._set_disk(step)
             self._set_link(step)
             self._arm_switch(step)

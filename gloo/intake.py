@@ -156,19 +156,19 @@ class Intake:
             return
         self._current[source, direction] = flow
         if flow.peer_isn is not None:
-            other = self._tell(direction.reverse, flow.peer_isn, initiator=True)
+            other = self._flow_at(direction.reverse, flow.peer_isn, initiator=True)
             if other is not None:
                 self._current.setdefault((source, direction.reverse), other)
 
     def _begin(self, direction: Direction, header: Headers) -> Flow | None:
         """Return the flow that a SYN begins."""
         answers = bool(header["flags"] & ACK)
-        flow = self._tell(direction, int(header["seq"]), initiator=not answers)
+        flow = self._flow_at(direction, int(header["seq"]), initiator=not answers)
         if flow is not None and answers:
             flow.peer_isn = (int(header["ack"]) - 1) % (1 << 32)
         return flow
 
-    def _tell(self, direction: Direction, isn: int, *, initiator: bool) -> Flow | None:
+    def _flow_at(self, direction: Direction, isn: int, *, initiator: bool) -> Flow | None:
         """Return the flow that begins at a sequence number, which its SYN or its peer's acknowledgment tells."""
         flow = next((known for known in self._known.get(direction, ()) if known.stream.isn == isn), None)
         flow = flow or self._new(direction, isn)
@@ -213,7 +213,7 @@ class Intake:
         bounds = [0, *breaks.tolist(), len(rows)]
         if flow.initiator and int(positions[0]) == 0:
             # Before it has the initiator's number the listener sends nothing (gloo/transport/tcp/listener.cc).
-            other = self._tell(direction.reverse, (int(headers["ack"][rows[0]]) - 1) % (1 << 32), initiator=False)
+            other = self._flow_at(direction.reverse, (int(headers["ack"][rows[0]]) - 1) % (1 << 32), initiator=False)
             if other is not None:
                 self._current.setdefault((source, direction.reverse), other)
         payloads = headers["payload"][rows].astype(np.int64)

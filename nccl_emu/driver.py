@@ -23,7 +23,7 @@ from nccl_emu.ring.rank_node import RankNode
 from nccl_emu.shadow_client.record_sender import RecordSender
 from nccl_emu.shadow_client.reporter import Reporter
 from nccl_emu.shadow_client.restore import restore_trainer
-from nccl_emu.shadow_client.shadow_session import LAST_TELLS, ShadowSession
+from nccl_emu.shadow_client.shadow_session import LAST_ATTEMPTS, ShadowSession
 from nccl_emu.shadow_client.side_channel import GrpcSideChannel
 from nccl_emu.shadow_client.step_meter import StepMeter
 from nccl_emu.signals import StopSignals
@@ -152,13 +152,13 @@ class RankDriver:
         sessions = [self._session(channel) for channel in self._channels]
         if options.rank == 0:
             for session in sessions:
-                self._insist(lambda session=session: session.begin(self.trainer.state_safetensors))  # type: ignore[misc]
+                self._retry(lambda session=session: session.begin(self.trainer.state_safetensors))  # type: ignore[misc]
         else:
             self._await_epoch()
         for session in sessions:
-            self._insist(session.announce)
+            self._retry(session.announce)
         self._node.open(time.monotonic())
-        self._run_until(lambda: self._node.connected or self._look_after(sessions))
+        self._run_until(lambda: self._node.connected or self._announce_again(sessions))
         self._reporter.ready(first_step)
         return sessions
 
@@ -170,18 +170,18 @@ class RankDriver:
         flows = self._node.flows_to_open()
         return ShadowSession(channel, self.group.name, self.options.epoch, flows, self._reporter.record_lost, attach)
 
-    def _look_after(self, sessions: Sequence[ShadowSession]) -> bool:
+    def _announce_again(self, sessions: Sequence[ShadowSession]) -> bool:
         """Announce the communicator again to a shadow that is started again while ranks wait for it; return False."""
         now = time.monotonic()
         if self.options.rank == 0 and now >= self._next_look:
             self._next_look = now + _LOOK_SECONDS
             for session in sessions:
                 if session.forgotten:
-                    self._insist(lambda session=session: session.begin(self.trainer.state_safetensors))  # type: ignore[misc]
-                    self._insist(session.announce)
+                    self._retry(lambda session=session: session.begin(self.trainer.state_safetensors))  # type: ignore[misc]
+                    self._retry(session.announce)
         return False
 
-    def _insist(self, call: Callable[[], T], timeout: float | None = None) -> T:
+    def _retry(self, call: Callable[[], T], timeout: float | None = None) -> T:
         """Make a call that may be repeated until the shadow is there, or the time is over."""
         deadline = time.monotonic() + (self.options.timeout if timeout is None else timeout)
         while True:
@@ -204,7 +204,7 @@ class RankDriver:
         state = self.trainer.state_safetensors if leads and self.options.resync else None
 
         def tell() -> bool:
-            session.look_after()
+            session.rejoin_if_forgotten()
             if self._gets_replicated(step, session, channel):
                 return True
             session.offer_end(step, state)
@@ -213,7 +213,7 @@ class RankDriver:
             return False
 
         try:
-            any(self._insist(tell, None if leads else _PATIENCE_SECONDS) for _ in range(LAST_TELLS))
+            any(self._retry(tell, None if leads else _PATIENCE_SECONDS) for _ in range(LAST_ATTEMPTS))
         except SideChannelError:
             if leads:
                 raise

@@ -16,7 +16,7 @@ from nccl_emu.shadow_client.side_channel import SideChannel
 
 MAX_WAITING = 1024
 """Records kept while the shadow does not answer; later ones are lost (and their steps no recovery points)."""
-LAST_TELLS = 3
+LAST_ATTEMPTS = 3
 """How often a shadow is told the last step while it is no recovery point: it may die of it, or meanwhile, once more."""
 _PASSING = frozenset({"UNAVAILABLE", "DEADLINE_EXCEEDED"})
 """gRPC codes of a shadow that is not there at the moment: to be tried again."""
@@ -227,7 +227,7 @@ class ShadowSession:
             return error.code in _PASSING
         return self._attach is None or self._rejoin(self._attach)  # other ranks wait until rank 0 has announced it
 
-    def look_after(self) -> None:
+    def rejoin_if_forgotten(self) -> None:
         """Announce the communicator anew to a shadow that has forgotten it, though nothing waits (rank 0).
 
         The other ranks' last records need it: they are refused until the communicator is known again.

@@ -136,18 +136,18 @@ def test_rank_0_announces_it_though_it_has_nothing_left_to_tell(make: Make, lost
     leader, other = make(node, True), make(node, False)
     leader.offer(Record(step=5))
     assert leader.flush()
-    leader.look_after()
+    leader.rejoin_if_forgotten()
     assert len(node.attached) == 1
     node.epoch = 0
     other.offer(Record(step=5))
     assert leader.flush()
     assert not other.flush()
-    other.look_after()
+    other.rejoin_if_forgotten()
     assert not other.flush()
     node.down = True
-    leader.look_after()  # it cannot be asked: not forgotten as far as is known
+    leader.rejoin_if_forgotten()  # it cannot be asked: not forgotten as far as is known
     node.down = False
-    leader.look_after()
+    leader.rejoin_if_forgotten()
     assert (node.attached[-1].rejoin, node.attached[-1].current_step) == (True, 5)
     assert other.flush()
     assert lost == []
@@ -166,7 +166,7 @@ def test_the_last_record_is_told_again_to_a_shadow_that_lost_it(make: Make, lost
         assert session.flush()
     node.epoch = 0
     node.records.clear()
-    leader.look_after()
+    leader.rejoin_if_forgotten()
     for session in (leader, other):
         session.offer_again()
         assert session.flush()

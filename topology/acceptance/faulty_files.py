@@ -13,7 +13,7 @@ _QUICK_S = (1e-5, 0.4 * COMPUTE_S)
 """Shortest and longest write of a point to a disk that has no trouble: shorter than a step."""
 
 
-class Killed(BaseException):
+class ProcessKilled(BaseException):
     """The shadow process was killed: nothing in it may run on, so no handler of exceptions is meant to see this."""
 
 
@@ -55,7 +55,7 @@ class FaultyFiles(FileOperations):
 
         Raises:
             OSError: the disk is full, or fails; what was written stays in the file.
-            Killed: after a part of the data was written.
+            ProcessKilled: after a part of the data was written.
         """
         whole = b"".join(data)
         if self.tear is not None:
@@ -64,7 +64,7 @@ class FaultyFiles(FileOperations):
             if not before:
                 self.tear, self.torn = None, self.torn + 1
                 super().write(path, [whole[: int(len(whole) * share)]])
-                raise Killed
+                raise ProcessKilled
         if self.failing and self._rng.random() < self.failing:
             self.failed += 1
             super().write(path, [whole[: int(len(whole) * self._rng.random())]])

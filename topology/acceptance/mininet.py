@@ -181,7 +181,7 @@ class _Run:
         patient = GrpcSideChannel(self.look.address, _TIMEOUT_S)
         self.stack.callback(patient.close)
         for _ in range(_DEATHS):
-            self.fabric.look_after_shadow(step)
+            self.fabric.restart_dead_shadow(step)
             with suppress(SideChannelError):  # it has just died of its torn write
                 return patient.wait_for_step(self.group.name, step, _SETTLE_S)
         return patient.wait_for_step(self.group.name, step, _SETTLE_S)
@@ -204,7 +204,7 @@ class _Run:
         program: tuple[str, ...] = ("shadow_rx",)
         if Injection.TORN_WRITE in plan.injections and plan.torn_write is not None:
             whole, share, _ = plan.torn_write
-            program = ("topology.acceptance.tearing_shadow", str(whole), str(share))
+            program = ("topology.acceptance.torn_write_shadow", str(whole), str(share))
         return MininetInjections(links, program)
 
     def _events(self) -> list[SwitchEvent]:

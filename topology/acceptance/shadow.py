@@ -26,14 +26,14 @@ from shadow_rx.status.events import Event, StepLost
 from shadow_rx.status.group_status import Gap
 from shadow_rx.store.writer import RecoveryStore
 from topology.acceptance.background import TimedPublisher
-from topology.acceptance.faulty_files import FaultyFiles, Killed
+from topology.acceptance.faulty_files import FaultyFiles, ProcessKilled
 from topology.fabric.flaky_channel import FlakySideChannel
 from topology.simulation.event_loop import Simulation
 
 T = TypeVar("T")
 
 
-class MortalShadow:
+class RestartableShadow:
     """A host of the simulation with the shadow node of a job: the node itself, or nothing while it is dead."""
 
     def __init__(
@@ -99,7 +99,7 @@ class MortalShadow:
             return None
         try:
             return call(node)
-        except Killed:
+        except ProcessKilled:
             self.kill(self.torn_downtime)
             return None
 
@@ -131,12 +131,12 @@ class MortalShadow:
             self._node = start_node(
                 ShadowCore(self._job, self._job.groups[0].shadows[0], self._options), lambda: self._simulation.now,
                 self._store, self._make_publisher, losses=(lambda _: self._losses) if self.deaths else None,
-                observe=self._note,
+                observe=self._record_event,
             )  # fmt: skip
         except OSError:  # the disk is full, so that it is tried again
             self._store.close()
             return
-        except Killed:  # it dies of its first write already
+        except ProcessKilled:  # it dies of its first write already
             self.kill(self.torn_downtime)
             return
         self._lives(True)
@@ -153,21 +153,21 @@ class MortalShadow:
             if self.deaths == life:
                 try:
                     action()
-                except Killed:
+                except ProcessKilled:
                     self.kill(self.torn_downtime)
 
         self._simulation.after(seconds, act)
 
-    def _note(self, event: Event) -> None:
+    def _record_event(self, event: Event) -> None:
         if isinstance(event, StepLost):
             self._losses.append((event.epoch, event.gap))
         self._observe(event)
 
 
-class MortalChannel:
-    """The side channel to a `MortalShadow`, with lost calls; implements `SideChannel`."""
+class LossyChannel:
+    """The side channel to a `RestartableShadow`, with lost calls; implements `SideChannel`."""
 
-    def __init__(self, shadow: MortalShadow, rng: random.Random) -> None:
+    def __init__(self, shadow: RestartableShadow, rng: random.Random) -> None:
         """Speak to whatever node is alive; `rng` decides what gets lost."""
         node = shadow.node
         if node is None:

@@ -25,7 +25,7 @@ from topology.acceptance.excuses import AFTER_LATE, AFTER_RESTART, Excuse, Excus
 from topology.acceptance.plan import COMPUTE_S, Moment, TrialPlan
 from topology.acceptance.record import RunRecord, StepNumbers
 from topology.acceptance.scenarios import Injection
-from topology.acceptance.shadow import MortalChannel, MortalShadow
+from topology.acceptance.shadow import LossyChannel, RestartableShadow
 from topology.acceptance.truth import StepTruth, point_difference, truth_of
 from topology.fabric.roles import place_of
 from topology.processes.switch_pair import Failure, SwitchPair
@@ -80,7 +80,7 @@ class AcceptanceWorld:
         self.simulation = Simulation({self.job.switch.name: self._switch.forward})
         slow = plan.slow_storage
         rng = random.Random(f"storage/{plan.scenario}/{plan.seed}")
-        self.shadow = MortalShadow(
+        self.shadow = RestartableShadow(
             self.job, self._root, self.simulation, self._observe, self._shadow_lives, rng,
             self._little_memory() if slow is not None and slow.little_memory else ShadowOptions(),
             slow.depth if slow is not None else _DEPTH,
@@ -88,7 +88,7 @@ class AcceptanceWorld:
         if plan.torn_write is not None:
             whole, share, self.shadow.torn_downtime = plan.torn_write
             self.shadow.files.tear = whole, share
-        self.channel = MortalChannel(self.shadow, random.Random(f"side channel/{plan.scenario}/{plan.seed}"))
+        self.channel = LossyChannel(self.shadow, random.Random(f"side channel/{plan.scenario}/{plan.seed}"))
         rng = random.Random(f"replica/{plan.scenario}/{plan.seed}")
         self._replica_link = self._slow_link = Link(plan.links.replica, rng)
         if plan.congestion is not None:
@@ -158,7 +158,7 @@ class AcceptanceWorld:
             if self._harm - harm > 1 or self._switch_died > died:
                 self.excuses.hole(step)
             self._frames_before = self._frames - frames
-            self._note(step)
+            self._record_step(step)
 
     def _train_step(self, step: int) -> bool:
         """Train a step, with the deaths that are planned; tell whether it was finished."""
@@ -402,7 +402,7 @@ class AcceptanceWorld:
         if found is not None:
             self.record.wrong.append(f"epoch {epoch}, step {step}, {where}: {found}")
 
-    def _note(self, step: int) -> None:
+    def _record_step(self, step: int) -> None:
         found = self._truth[step].difference(truth_of(self.ring.trainers))
         if self.record.training is None and found is not None:
             self.record.training = f"epoch {self._epoch}, {found}"

@@ -39,7 +39,7 @@ from topology.fabric.run_tls import RunTls
 from topology.faults import Fault, FaultyLink
 from topology.processes.port_captures import PortCaptures
 from topology.processes.switch_events import EventKind, EventPlan, SwitchEvent
-from topology.processes.switch_supervisor import SwitchKeeper
+from topology.processes.switch_supervisor import SwitchSupervisor
 from topology.simulation.event_loop import Place, Simulation
 from topology.simulation.links import Impairments, Link
 from topology.simulation.ring_simulation import RingSimulation, ShadowHost
@@ -82,7 +82,7 @@ class InprocFabric:
         self._rank_channels: dict[tuple[str, str], GrpcSideChannel] = {}
         self._faults = faults
         self._plan = EventPlan(events)
-        self._keeper: SwitchKeeper | None = None
+        self._supervisor: SwitchSupervisor | None = None
         self._rng = random.Random(f"events/{seed}")
         self._stack = ExitStack()
         self._shadows: dict[str, GrpcSideChannel] = {}
@@ -119,8 +119,10 @@ class InprocFabric:
         stack.callback(captures.close)
         if self._plan.of_switch:
             [switch] = self._switches.values()
-            keeper = SwitchKeeper(self.job, switch.address, switch.standby_address, _PATIENCE_S, self._tls.controller())
-            self._keeper = stack.enter_context(keeper)
+            supervisor = SwitchSupervisor(
+                self.job, switch.address, switch.standby_address, _PATIENCE_S, self._tls.controller()
+            )
+            self._supervisor = stack.enter_context(supervisor)
         forward = {name: switch.forward for name, switch in self._switches.items()}
         self._simulation = Simulation(forward, captures.tap)
         for trunk in self.job.trunks:
@@ -237,17 +239,17 @@ class InprocFabric:
             if event.kind is EventKind.RESTART_SHADOW:
                 self._shadow_dies = True
                 continue
-            assert self._keeper is not None
+            assert self._supervisor is not None
             [switch] = self._switches.values()
             # In virtual time steps pass faster than a controller hears of connections.
-            self._keeper.await_prepared(len(self.job.flows))
-            switch.arm(event, self._rng.randint(1, max(1, frames // 2)), self._keeper, self._note)
+            self._supervisor.await_prepared(len(self.job.flows))
+            switch.arm(event, self._rng.randint(1, max(1, frames // 2)), self._supervisor, self._record_event)
 
-    def _note(self, event: SwitchEvent, address: str) -> None:
-        assert self._keeper is not None
+    def _record_event(self, event: SwitchEvent, address: str) -> None:
+        assert self._supervisor is not None
         [name] = self.targets
         self.targets[name] = address
-        self.happened.append(self._keeper.outcome(event, name, address))
+        self.happened.append(self._supervisor.outcome(event, name, address))
 
     def _side_channels(self, group: Group, host: str) -> list[GrpcSideChannel]:
         """Return the side channels of a rank's host; in plain text all are the same."""

@@ -9,7 +9,7 @@ import grpc
 from softswitch.p4rt.device import Device
 from softswitch.p4rt.server import serve
 from topology.processes.switch_events import EventKind, SwitchEvent
-from topology.processes.switch_supervisor import SwitchKeeper
+from topology.processes.switch_supervisor import SwitchSupervisor
 
 _DOWN_S = 0.2
 """Virtual seconds from the death of a switch until it runs again: about TCP's first retransmission timeout."""
@@ -47,21 +47,21 @@ class InprocSwitch:
         self._event: SwitchEvent | None = None
         self._last_frame = 0
         self._restart_at: float | None = None
-        self._keeper: SwitchKeeper | None = None
+        self._supervisor: SwitchSupervisor | None = None
         self._tell: Callable[[SwitchEvent, str], None] | None = None
 
     def arm(
-        self, event: SwitchEvent, frames: int, keeper: SwitchKeeper, tell: Callable[[SwitchEvent, str], None]
+        self, event: SwitchEvent, frames: int, supervisor: SwitchSupervisor, tell: Callable[[SwitchEvent, str], None]
     ) -> None:
         """Let `event` happen after `frames` more frames.
 
         Args:
             event: what.
             frames: the switch still forwards so many, at least one.
-            keeper: its controller.
+            supervisor: its controller.
             tell: called with the event and the address of the switch that serves from then on.
         """
-        self._event, self._last_frame, self._keeper, self._tell = event, self.frames + frames, keeper, tell
+        self._event, self._last_frame, self._supervisor, self._tell = event, self.frames + frames, supervisor, tell
 
     def forward(self, port: int, frame: bytes, now: float) -> list[tuple[int, bytes]]:
         """Process a frame that arrives at `port`; while the switch is down it is lost."""
@@ -95,12 +95,12 @@ class InprocSwitch:
 
     def _restart(self) -> None:
         assert self._event is not None
-        assert self._keeper is not None
+        assert self._supervisor is not None
         self._restart_at = None
-        times = self._keeper.installations(self.address)
+        times = self._supervisor.installations(self.address)
         self._serving = EmbeddedSwitch(self._device_id, self.address, self._credentials)
         # Virtual time stands still meanwhile: what the controller takes is not part of the simulation.
-        self._keeper.await_installed(self.address, times + 1)
+        self._supervisor.await_installed(self.address, times + 1)
         self._happened(self._event)
 
     def _happened(self, event: SwitchEvent) -> None:

@@ -22,7 +22,7 @@ from topology.fabric.run_tls import RunTls
 from topology.processes.child import Child, follow
 from topology.processes.switch_events import EventKind, EventPlan, SwitchEvent
 from topology.processes.switch_process import start_switch
-from topology.processes.switch_supervisor import SwitchKeeper
+from topology.processes.switch_supervisor import SwitchSupervisor
 from topology.processes.warm_start import WarmStart
 
 
@@ -66,7 +66,7 @@ class MininetFabric:
         self._watched: list[Child] = []
         self._switches: dict[str, Child] = {}
         self._plan = EventPlan(events)
-        self._keeper: SwitchKeeper | None = None
+        self._supervisor: SwitchSupervisor | None = None
         self._shadows: dict[str, GrpcSideChannel] = {}
         self._shadow_processes: dict[str, Child] = {}
         self._injections = injections or MininetInjections()
@@ -109,8 +109,8 @@ class MininetFabric:
         if self._plan.of_switch:
             [(name, primary)] = self.targets.items()
             self._standby = self._start_switch(standby_of(name), self._out) if standby else None
-            keeper = SwitchKeeper(self.job, primary, self._standby, self._timeout, self._tls.controller())
-            self._keeper = stack.enter_context(keeper)
+            supervisor = SwitchSupervisor(self.job, primary, self._standby, self._timeout, self._tls.controller())
+            self._supervisor = stack.enter_context(supervisor)
         # A unix socket is the out-of-band management network: it crosses network namespaces. Its path must be short.
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="checkmate-")))
         shadows = []
@@ -206,7 +206,7 @@ class MininetFabric:
         self._watched.append(self._start_shadow(node, self._shadows[node.name].address, event.step))
         self.happened.append(f"{event}: {node.name} was killed and started again")
 
-    def look_after_shadow(self, step: int) -> None:
+    def restart_dead_shadow(self, step: int) -> None:
         """Start the first shadow node again where it was to die by itself and has done so by `step`."""
         node = self._roles.shadows[0]
         child = self._shadow_processes[node.name]
@@ -221,7 +221,7 @@ class MininetFabric:
         done, newest = 0, plan.first_step
 
         def over() -> bool:
-            self.look_after_shadow(newest)
+            self.restart_dead_shadow(newest)
             return done == len(ranks) or (plan.dies_after is not None and newest >= plan.dies_after)
 
         def on_line(_: Child, line: dict[str, Any]) -> None:
@@ -262,9 +262,9 @@ class MininetFabric:
             if event.kind is EventKind.RESTART_SHADOW:
                 self._restart_shadow(event)
                 continue
-            assert self._keeper is not None
+            assert self._supervisor is not None
             [(name, address)] = self.targets.items()
-            child, times = self._switches[name], self._keeper.installations(address)
+            child, times = self._switches[name], self._supervisor.installations(address)
             self._watched.remove(child)
             child.kill()
             if event.kind is EventKind.RESTART:
@@ -272,12 +272,12 @@ class MininetFabric:
                 captures = self._out / f"captures-after-{step:08d}"
                 make_private_folder(captures)
                 self._start_switch(name, captures, address)
-                self._keeper.await_installed(address, times + 1)
+                self._supervisor.await_installed(address, times + 1)
             else:
                 assert self._standby is not None
                 self._network.take_carrier(name)
                 self.targets[name] = self._standby
-            self.happened.append(self._keeper.outcome(event, name, self.targets[name]))
+            self.happened.append(self._supervisor.outcome(event, name, self.targets[name]))
 
     def settle(self, step: int) -> dict[Track, Status]:
         """Wait until `step` is settled; what is not on storage yet is waited for too."""

@@ -23,7 +23,7 @@ ELECTION_ID = 1 << 16
 """The testbed's switch is its own: it outbids controllers that were left at the default."""
 
 
-class SwitchKeeper:
+class SwitchSupervisor:
     """A running controller for the only switch of a job; a context manager."""
 
     def __init__(
@@ -47,7 +47,12 @@ class SwitchKeeper:
         self._trouble: dict[str, str] = {}
         core = ControllerCore(self._switches, desired_state([job]))
         self._driver = ControllerDriver(
-            core, job.switch.device_id, election_id=ELECTION_ID, names=Names.of([job]), tls=tls, on_event=self._note
+            core,
+            job.switch.device_id,
+            election_id=ELECTION_ID,
+            names=Names.of([job]),
+            tls=tls,
+            on_event=self._record_event,
         )
 
     def __enter__(self) -> Self:
@@ -116,7 +121,7 @@ class SwitchKeeper:
         except ControlPlaneError as error:
             raise TestbedError("controller", str(error)) from error
 
-    def _note(self, event: ControllerEvent) -> None:
+    def _record_event(self, event: ControllerEvent) -> None:
         # Called with the driver's lock held, under which the conditions above are looked at.
         if event.kind is EventKind.INSTALLED:
             self._installed[event.switch] += 1

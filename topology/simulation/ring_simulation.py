@@ -12,7 +12,7 @@ from jobspec.model import Group, Job
 from nccl_emu.errors import SideChannelError
 from nccl_emu.ring.rank_node import RankNode
 from nccl_emu.shadow_client.sender_core import SenderCore, Turn
-from nccl_emu.shadow_client.shadow_session import LAST_TELLS, ShadowSession
+from nccl_emu.shadow_client.shadow_session import LAST_ATTEMPTS, ShadowSession
 from nccl_emu.shadow_client.side_channel import SideChannel
 from nccl_emu.tcp import TcpConfig
 from nccl_emu.training.trainer import DataParallelTrainer
@@ -210,11 +210,11 @@ class RingSimulation:
             record = trainer.step_record(step, self.epoch)
             for sender in senders:
                 sender.core.offer(record)
-        self._tell()
+        self._flush()
         for sender in self._senders[0]:
             if sender.session.wants_state(step):
                 sender.core.offer_state(step, self.trainers[0].state_safetensors())
-        self._tell()
+        self._flush()
 
     def _session(self, node: RankNode, channel: SideChannel) -> ShadowSession:
         attach = self.trainers[0].attach_request(self.epoch) if node.rank == 0 else None
@@ -231,7 +231,7 @@ class RingSimulation:
         """What tells the shadow nodes, by rank and node."""
         return [sender for of_rank in self._senders for sender in of_rank]
 
-    def _tell(self) -> bool:
+    def _flush(self) -> bool:
         """Send what waits; tell whether nothing waits any more."""
         for sender in self.senders:
             sender.wake()
@@ -244,14 +244,14 @@ class RingSimulation:
             self.simulation.kick(place_of(self.job, node.host))
         self._run_until(lambda: all(node.closed or node.error is not None for node in self.nodes), "the close")
         self.simulation.drain(1.0)
-        self._insist(self._tell_to_the_end, "what the ranks have told")
+        self._retry(self._flush_to_the_end, "what the ranks have told")
         self._conclude()
 
-    def _tell_to_the_end(self) -> bool:
+    def _flush_to_the_end(self) -> bool:
         """Send what waits, as at the end of a run: rank 0 looks after shadow nodes that the others cannot reach."""
-        told = self._tell()
+        told = self._flush()
         for sender in self._senders[0] if not told else ():
-            sender.session.look_after()
+            sender.session.rejoin_if_forgotten()
         return told
 
     def _conclude(self) -> None:
@@ -259,29 +259,29 @@ class RingSimulation:
         step = self.trainers[0].step
         state = self.trainers[0].state_safetensors if self._resync else None
         for number, leader in enumerate(self._senders[0]):
-            for _ in range(LAST_TELLS):
+            for _ in range(LAST_ATTEMPTS):
                 if leader.session.is_replicated(step, self._status_at_the_end(number)):
                     break
                 for rank, senders in enumerate(self._senders):
                     senders[number].session.offer_end(step, state if rank == 0 else None)
-                self._insist(self._tell_to_the_end, "the last step")
+                self._retry(self._flush_to_the_end, "the last step")
 
     def _status_at_the_end(self, number: int) -> Status:
         """Return where a shadow node is, which rank 0 looks after before."""
         found: list[Status] = []
 
         def ask() -> bool:
-            self._senders[0][number].session.look_after()
+            self._senders[0][number].session.rejoin_if_forgotten()
             try:
                 found.append(self._channels[number].status(self.group.name))
             except SideChannelError:
                 return False
             return True
 
-        self._insist(ask, "the shadow node's status")
+        self._retry(ask, "the shadow node's status")
         return found[0]
 
-    def _insist(self, action: Callable[[], bool], what: str) -> None:
+    def _retry(self, action: Callable[[], bool], what: str) -> None:
         """Repeat `action` until it says that it is done, as ranks do while a shadow node is away."""
         for _ in range(_ATTEMPTS):
             if action():

@@ -1,4 +1,4 @@
-"""A shadow node that is killed in the middle of a write: ``python -m topology.acceptance.tearing_shadow N SHARE ...``.
+"""A shadow node that is killed during a write: ``python -m topology.acceptance.torn_write_shadow N SHARE ...``.
 
 Runs `shadow_rx` with the rest of the arguments. After N whole writes of its store it writes `SHARE` (0..1) of the
 next one and sends itself SIGKILL: nothing is flushed, closed or cleaned up.
@@ -15,7 +15,7 @@ from shadow_rx.__main__ import main
 from shadow_rx.store.storage.files import FileOperations, Parts
 
 
-def tear(whole: int, share: float) -> None:
+def die_in_a_write(whole: int, share: float) -> None:
     """Let this process die in the middle of the write after `whole` more ones."""
     write, left = FileOperations.write, whole
 
@@ -33,5 +33,5 @@ def tear(whole: int, share: float) -> None:
 
 
 if __name__ == "__main__":
-    tear(int(sys.argv[1]), float(sys.argv[2]))
+    die_in_a_write(int(sys.argv[1]), float(sys.argv[2]))
     sys.exit(main(sys.argv[3:]))

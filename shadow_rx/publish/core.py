@@ -117,6 +117,10 @@ class PublisherCore:
             self._queue.written(group, self.store.log_bytes(group))
         return [Written(result, done.nbytes, took) for result in done.results]
 
+    def abandon(self) -> None:
+        """Note that the work that was taken was interrupted, and will not be finished."""
+        self._writing = None
+
     def status(self, group: str) -> StoreStatus:
         """Return what is held of `group`."""
         return self._queue.status(group)

@@ -72,7 +72,12 @@ class DirectPublisher:
 
     def _work(self) -> None:
         while (work := self._core.take()) is not None:
-            for written in self._core.finish(self._core.write(work), 0.0):
+            try:
+                done = self._core.write(work)
+            except BaseException:  # an interrupt; `close` still has to write what waits and give the store back
+                self._core.abandon()
+                raise
+            for written in self._core.finish(done, 0.0):
                 if self._report is not None:
                     self._report(written)
 

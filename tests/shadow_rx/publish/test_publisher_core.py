@@ -13,6 +13,7 @@ import torch
 from checkmate_common.recovery.reasons import GapReason
 from jobspec.store import Fsync, StoreSpec
 from shadow_rx.publish.core import Done, PublisherCore, Report, Work, Written
+from shadow_rx.publish.publisher import DirectPublisher
 from shadow_rx.publish.snapshot import Snapshot
 from shadow_rx.publish.store_queue import StoreQueue
 from shadow_rx.status.events import Event, StepNotStored, StepReplicated, StepStored
@@ -20,6 +21,7 @@ from shadow_rx.status.health import StoreStatus
 from shadow_rx.store.api import open_store
 from shadow_rx.store.storage.files import FileOperations, Parts
 from shadow_rx.store.writer import RecoveryStore
+from tests.shadow_rx.store.stores import policy, snapshots
 from tests.shadow_rx.test_node import NodeRig
 
 SEEDS = range(5)
@@ -181,3 +183,27 @@ def test_a_closed_core_writes_what_waits_then_flushes_once(tmp_path: Path) -> No
     assert publisher.core.take() is None
     with pytest.raises(RuntimeError, match="not running"):
         rig.step()
+
+
+class InterruptedFiles(FileOperations):
+    """The user presses Ctrl-C during the next write."""
+
+    interrupt = True
+
+    def write(self, path: Path, data: Parts) -> None:
+        if self.interrupt:
+            self.interrupt = False
+            raise KeyboardInterrupt
+        super().write(path, data)
+
+
+def test_an_interrupted_write_does_not_keep_the_store_from_being_closed(tmp_path: Path) -> None:
+    root = tmp_path / "store"
+    publisher = DirectPublisher(RecoveryStore(root, policy=policy(), files=InterruptedFiles()))
+    publisher.start(lambda _: None)
+    with pytest.raises(KeyboardInterrupt):
+        publisher.offer(snapshots()[0])
+    publisher.close()
+    store = RecoveryStore(root, policy=policy(), resume=True)
+    assert store.publish(snapshots()[0]).error is None
+    store.close()

@@ -1,8 +1,8 @@
 """The decoder: packets in, tensors out.
 
-Packets are sorted into flows as they come, a batch at a time. All else waits for the end of the capture, because it
-rests on PSNs, addresses and flags alone: in which order the packets came changes nothing. Memory: the LL messages,
-up to 256 MiB of other messages, and a few numbers for each packet of these.
+Packets are assigned to flows in batches, as they come. Everything else happens at the end of the capture, and depends on
+PSNs, addresses and flags only, not on the order of packets. Memory: the LL messages, up to 256 MiB of other messages,
+and one row of `FRAME` for each packet of these.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Decoder:
         self._few: list[Packet] = []
 
     def add(self, packet: Packet) -> None:
-        """Take the next packet of the capture, where there are no batches."""
+        """Add the next packet of the capture, if packets come one by one."""
         self._few.append(packet)
         if len(self._few) == _BATCH:
             self._feed_few()
@@ -73,11 +73,11 @@ class Decoder:
         self.feed(batch, np.array([packet.number for packet in few], np.int64))
 
     def feed(self, batch: PacketBatch, numbers: NDArray[np.int64] | None = None) -> None:
-        """Take the next packets of the capture.
+        """Add the next packets of the capture.
 
         Args:
             batch: the packets.
-            numbers: their positions in the capture; None: they follow the ones before.
+            numbers: their positions in the capture, from 1; None if they follow the packets before.
         """
         if numbers is None:
             numbers = np.arange(self._packets + 1, self._packets + 1 + len(batch))
@@ -121,7 +121,7 @@ class Decoder:
             self._other[packet_name(*of)] += count
 
     def _flow(self, header: Headers, frames: Frames, data: Bytes) -> None:
-        """Take packets of one flow; `header` is that of the first."""
+        """Add packets of one flow; `header` is that of the first."""
         key = FlowKey(_address(header, "source"), _address(header, "destination"), int(header["dest_qp"]))
         log = self._logs.get(key)
         if log is None:
@@ -132,7 +132,7 @@ class Decoder:
         self._room -= log.add(frames, data, self._room)
 
     def finish(self, file: str) -> DecodedCapture:
-        """Take the end of the capture; return all that was found. The decoder is used up."""
+        """Decode everything that was added. The decoder cannot be used afterwards."""
         self._feed_few()
         flows = _flows(self._logs)
         rings, notes = find_rings(flows)
@@ -206,7 +206,7 @@ class Decoder:
 
 
 def _by_flow(headers: Headers) -> list[NDArray[np.int64]]:
-    """Return the rows of each flow, ascending, in the order of their first ones."""
+    """Return the rows of each flow in ascending order, flows ordered by their first row."""
     if not len(headers):
         return []
     columns = [np.ascontiguousarray(headers[name]) for name in _FLOW]
@@ -235,7 +235,7 @@ def _datagram(data: Bytes, frame: Frames, dest_qp: int) -> str:
 
 
 def _flows(logs: dict[FlowKey, PacketLog]) -> list[Flow]:
-    """Return what the packets of all flows prove, each with what the other direction of its connection says."""
+    """Return all flows, each with the evidence from the other direction of its connection."""
     promises: dict[tuple[bytes, bytes, int], list[Promise]] = {}
     mtus: dict[tuple[bytes, bytes], dict[int, int]] = {}
     for log in logs.values():
@@ -251,7 +251,7 @@ def _flows(logs: dict[FlowKey, PacketLog]) -> list[Flow]:
 
 
 def _plain(flows: Sequence[Flow], finding: Findings) -> list[list[PlainMessage]]:
-    """Return the plain messages that hosts of a ring send, by queue pair, in PSN order."""
+    """Return the plain messages that hosts of a ring send, a list for each queue pair, in PSN order."""
     hosts = set(finding.ring.hosts)
     rows = []
     for flow in flows:

@@ -1,4 +1,4 @@
-"""Everything that one host sends to one queue pair of another: first its packets, then what they prove."""
+"""Everything that one host sends to one queue pair of another: the packets, then the evidence in them."""
 
 from __future__ import annotations
 
@@ -46,34 +46,37 @@ class FlowKey(NamedTuple):
     """Identity of a flow."""
 
     source: bytes
+    """IP address of the sender: 4 or 16 bytes."""
     destination: bytes
+    """IP address of the receiver: 4 or 16 bytes."""
     dest_qp: int
+    """Queue pair number at the receiver."""
 
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What the receiver of a flow announced: the control writes of the other direction of its connection."""
+    """What the receiver of a flow announced, in control writes of the other direction of the connection."""
 
     steps: int
-    """Steps for which it announced a buffer, counted from the first one on."""
+    """Number of steps, from the first one, for which it announced a buffer."""
     base: int | None
-    """Address of the buffer of step 0, None unless all entries agree."""
+    """Address of the buffer of step 0; None unless all announcements agree."""
 
 
 class PacketLog:
-    """Takes the packets of one flow, in any order."""
+    """Collects the packets of one flow, in any order."""
 
     def __init__(self, key: FlowKey, udp_source: int) -> None:
-        """Start before the first packet."""
+        """Start empty."""
         self.key = key
         self.udp_source = udp_source
         self.queue = QueuePair()
         self.entries: list[Announcement] = []
-        """Receive buffers that it announces."""
+        """Receive buffers that this direction announces."""
         self.read_mtus: dict[int, int] = {}
-        """PSN of each READ response's first packet -> path MTU."""
+        """PSN of the first packet of each READ response -> path MTU."""
         self.mtu: int | None = None
-        """Payload of packets that others of their message follow; None before one was seen, 0 if they differ."""
+        """Payload bytes of packets that are not the last of their message: None before the first one, 0 if they differ."""
         self._opcodes: Counter[int] = Counter()
         self._payload_bytes = 0
         self._base: int | None = None
@@ -81,15 +84,15 @@ class PacketLog:
         self._dropped: Counter[str] = Counter()
 
     def add(self, frames: Frames, data: Bytes, room: int) -> int:
-        """Take packets.
+        """Add packets.
 
         Args:
             frames: the packets, in the order of the capture.
-            data: where their payloads are.
-            room: bytes that may still be kept of payloads that are not of protocol LL.
+            data: bytes that `frames["payload"]` indexes.
+            room: how many bytes of payloads that are not of protocol LL may still be kept.
 
         Returns:
-            Bytes kept of such payloads.
+            How many bytes of such payloads were kept.
         """
         opcodes = frames["opcode"]
         counts = np.bincount(opcodes)
@@ -119,7 +122,7 @@ class PacketLog:
         return int(sizes[plain & ~dropped].sum())
 
     def _like_lines(self, frames: Frames, data: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Return whether each packet of `data`, and all of it before, can be of protocol LL."""
+        """Return whether each packet of `data`, and all before it, can be of protocol LL."""
         flags = frames["flag"]
         bad = data & (frames["size"] > 0) & (flags == 0)
         starts = data & (flags > 0) & ((frames["opcode"] == WRITE_FIRST) | (frames["opcode"] == WRITE_ONLY_IMM))
@@ -133,7 +136,7 @@ class PacketLog:
         return ~foreign
 
     def promises(self) -> tuple[int, Promise] | None:
-        """Return what it says of the flow that it answers, with the tag that it names: None if it announces no LL."""
+        """Return the tag and the announcements for the opposite flow; None if there are none for LL."""
         slots = [entry for entry in self.entries if entry.size == LL.slot_bytes]
         if not slots:
             return None
@@ -142,11 +145,11 @@ class PacketLog:
         return tag, Promise(max(entry.step for entry in slots) + 1, bases.pop() if len(bases) == 1 else None)
 
     def finish(self, promise: Promise | None, read_mtus: Mapping[int, int]) -> Flow:
-        """Return what the packets prove.
+        """Return the evidence in the packets.
 
         Args:
-            promise: what the receiver announced, None where that was not captured.
-            read_mtus: path MTU by PSN of READ requests, as their responses show it.
+            promise: what the receiver announced; None if that was not captured.
+            read_mtus: path MTU by PSN of READ requests, taken from their responses.
         """
         frames, data = self.queue.requests()
         writes, mtu = cut(frames, data)
@@ -183,30 +186,38 @@ class PacketLog:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Flow:
-    """What one direction of a connection proves."""
+    """The evidence in one direction of a connection."""
 
     key: FlowKey
+    """Its identity."""
     udp_source: int
+    """UDP source port, which both directions of a connection share."""
     role: str
+    """LL, control, plain, mixed, requests or acknowledgements."""
     promise: Promise | None
     """What its receiver announced."""
     promises: tuple[int, Promise] | None
-    """What it announces itself, and the tag that it names."""
+    """Tag and announcements for the opposite flow."""
     table: StepTable | None
-    """Its steps, None where it does not carry data in LL."""
+    """Its steps; None if it does not carry LL data."""
     plain: tuple[Write, ...]
     """Its other messages, in PSN order."""
     mtu: int | None
+    """Path MTU in bytes, None if unknown."""
     dropped: bool
     """Whether there were more plain messages than are kept."""
     messages: tuple[MessageSummary, ...]
+    """Number and bytes of its messages, by kind."""
     opcodes: Mapping[int, int]
+    """Opcode -> number of packets."""
     payload_bytes: int
+    """Payload bytes of all its packets."""
     lost: tuple[tuple[int, int], ...]
+    """Ranges of lost PSNs (first, last), inclusive."""
     copies: tuple[int, int, int]
-    """Duplicates, copies that differ, and packets that the capture has out of order."""
+    """Numbers of duplicates, of copies that differ, and of packets out of order in the capture."""
     sent: int
-    """Steps up to the last one that was captured."""
+    """Number of steps up to the last captured one."""
 
     @property
     def steps(self) -> Mapping[int, Step]:
@@ -215,7 +226,7 @@ class Flow:
 
     @property
     def total(self) -> int:
-        """Steps that were begun: sent, or announced."""
+        """Number of steps that were begun: sent, or announced."""
         announced = self.promise.steps if self.promise is not None else 0
         return max(self.sent, min(announced, self.sent + _MOST_AHEAD))
 
@@ -241,7 +252,7 @@ class Flow:
 
 
 def steps_of(writes: list[Write], mtu: int | None, promise: Promise | None, first_psn: int) -> StepTable | None:
-    """Return the steps that messages in PSN order make up; None unless all are of protocol LL."""
+    """Return the steps of messages in PSN order; None unless all are of protocol LL."""
     table = StepTable(mtu, promise.base if promise is not None else None)
     lines = 0
     for write in writes:
@@ -284,7 +295,7 @@ def _role(kinds: Mapping[str, Counter[str]], opcodes: Mapping[int, int]) -> str:
 
 
 def _split_mtu(writes: list[Write]) -> int | None:
-    """Return the MTU where a NIC sends every packet as a message of its own: the address steps by it."""
+    """Return the MTU if a NIC sends each packet as its own message: the address increases by it."""
     for before, after in pairwise(writes):
         if before.single and after.single and before.immediate < 0 and after.immediate < 0:
             size = before.length or 0

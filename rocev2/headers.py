@@ -1,7 +1,7 @@
-"""Batches of packets to RoCEv2 headers: the iCRC, and what is behind the base transport header.
+"""From batches of packets to RoCEv2 headers: checks the iCRC and parses what follows the base transport header.
 
-Formats: IBTA volume 1 chapter 9 and annex A17. Every length is checked before a field is read, so that no bytes
-can make `read` raise.
+Formats: IBTA volume 1 chapter 9 and annex A17. Every length is checked before a field is read; no input makes `read`
+raise.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ _RETH = struct.Struct("!QII").unpack_from
 
 
 class Verdict(IntEnum):
-    """What a packet is to this package."""
+    """How a packet is classified."""
 
     GOOD = 0
-    """RoCEv2 with a right iCRC."""
+    """RoCEv2 with a correct iCRC."""
     FOREIGN = 1
     """Not RoCEv2."""
     CUT = 2
-    """To the RoCEv2 port, cut by the snapshot length."""
+    """To the RoCEv2 port, truncated by the snapshot length."""
     LENGTH = 3
-    """To the RoCEv2 port, with lengths that are wrong."""
+    """To the RoCEv2 port, with wrong lengths."""
     OPCODE = 4
-    """RoCEv2 with an opcode that is not known."""
+    """RoCEv2 with an unknown opcode."""
     ICRC = 5
     """RoCEv2 with a wrong iCRC."""
 
@@ -61,14 +61,14 @@ FRAME = np.dtype(
     ],
     align=True,
 )
-"""One row for each packet; all but the verdict, PSN and order is only there where that is GOOD."""
+"""One row for each packet. Only verdict, PSN and order are valid unless the verdict is GOOD."""
 
 Frames = NDArray[Any]
 """[n] rows of `FRAME`."""
 
 
 def _read(data: Bytes, starts: NDArray[np.int64], lengths: NDArray[np.int32], headers: Headers, frames: Frames) -> None:
-    """Fill in `frames`, which holds zeros."""
+    """Fill in `frames`, which is zeroed."""
     view = memoryview(data)  # type: ignore[arg-type]
     ends = (starts + lengths).tolist()
     columns = zip(ends, *(headers[name].tolist() for name in _FIELDS), strict=True)

@@ -1,7 +1,7 @@
-"""RDMA WRITE messages rebuilt from packets in PSN order, with the holes that losses leave.
+"""RDMA WRITE messages reassembled from packets in PSN order, with gaps where packets were lost.
 
 Offsets in a message come from its first packet (RETH, PSN) or its last (NCCL puts the message size into the immediate
-data), never from counting the packets that happen to be there.
+data), never from counting captured packets.
 """
 
 from __future__ import annotations
@@ -20,51 +20,54 @@ from rocev2.opcodes import WRITE_FIRST, WRITE_LAST, WRITE_LAST_IMM, WRITE_MIDDLE
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Write:
-    """One RDMA WRITE, or what is left of it."""
+    """One RDMA WRITE, or its captured part."""
 
     frames: Frames
-    """Its packets, in PSN order; `payload` is the position in `data`."""
+    """Its captured packets in PSN order; `payload` indexes `data`."""
     data: Bytes
-    """Where the payloads of all packets of the flow are."""
+    """Payloads of all packets of the flow."""
     bytes: int
-    """Payload bytes that are there."""
+    """Captured payload bytes."""
     flag: int | None
-    """LL flag, None unless all its packets carry the same."""
+    """LL flag; None unless all packets carry the same."""
     order: int
     """Position in the capture of its earliest packet."""
     last_order: int
+    """Position in the capture of its latest packet."""
     first_psn: int
-    """PSN of the first packet that is there."""
+    """PSN of the first captured packet."""
     last_psn: int
-    """PSN of the last packet that is there."""
+    """PSN of the last captured packet."""
     first: int | None
-    """PSN of its first packet, None when that is lost."""
+    """PSN of its first packet; None if that is lost."""
     last: int | None
-    """PSN of its last packet, None when not known."""
+    """PSN of its last packet; None if unknown."""
     address: int
+    """Remote virtual address, 0 if the first packet is lost."""
     rkey: int
+    """Remote key, 0 if the first packet is lost."""
     length: int | None
-    """Bytes of the message."""
+    """Bytes of the whole message; None if the first packet is lost."""
     immediate: int
-    """Immediate data, -1 when it has none or that is lost."""
+    """Immediate data; -1 if it has none, or its last packet is lost."""
     ended: bool
-    """Whether its last packet is there."""
+    """Whether its last packet was captured."""
     single: bool
-    """Whether it is a WRITE_ONLY: one packet with an address of its own."""
+    """Whether it is a WRITE_ONLY: one packet with its own address."""
 
     @property
     def payload(self) -> Bytes:
-        """The payloads, one behind the other."""
+        """The payloads, concatenated."""
         runs = [self.data[place : place + size] for _, place, size in self.pieces(0, self.first_psn, 0)]
         return runs[0] if len(runs) == 1 else np.concatenate(runs)
 
     def packet(self, place: int) -> Bytes:
-        """Return the payload of one packet, by its place among those that are there."""
+        """Return the payload of captured packet number `place`, from 0."""
         frame = self.frames[place]
         return self.data[frame["payload"] : frame["payload"] + frame["size"]]
 
     def runs(self) -> list[tuple[int, int]]:
-        """Return the PSNs that are there as inclusive ranges."""
+        """Return the captured PSNs as inclusive ranges."""
         if self.last_psn - self.first_psn + 1 == len(self.frames):
             return [(self.first_psn, self.last_psn)]
         psn = self.frames["psn"]
@@ -75,7 +78,7 @@ class Write:
     def pieces(
         self, origin: int, psn: int, mtu: int, fits: NDArray[np.bool_] | None = None
     ) -> Iterator[tuple[int, int, int]]:
-        """Yield offset, position in `data` and size of the payloads, as few as they can be put together to.
+        """Yield (offset, position in `data`, size) of the payloads; adjacent ones are joined.
 
         Args:
             origin: offset of the packet with this `psn`.
@@ -108,14 +111,14 @@ def _number_messages(
     length: NDArray[np.uint32],
     numbers: NDArray[np.int64],
 ) -> int:
-    """Number the messages that packets belong to; return the path MTU, 0 where no first or middle packet shows it.
+    """Number the messages that packets belong to; return the path MTU, 0 if there is no first or middle packet.
 
     Args:
         opcode: of WRITE packets of one flow, in PSN order.
         psn: unwrapped.
         size: bytes of the payload.
         length: of the RETH.
-        numbers: is filled: ascending from 0, or -1 where opcode or length do not fit the place.
+        numbers: output: ascending from 0; -1 if opcode or length do not fit at that place.
     """
     mtu = count = 0
     is_open = False
@@ -166,12 +169,12 @@ number_messages = Kernel(_number_messages, "rocev2.kernels:number_messages")
 
 
 def cut(frames: Frames, data: Bytes) -> tuple[list[Write], int | None]:
-    """Cut the WRITE packets of one flow, in PSN order, into messages.
+    """Split the WRITE packets of one flow, in PSN order, into messages.
 
-    Packets whose opcode or length does not fit their place are not used.
+    Packets whose opcode or length does not fit at their place are ignored.
 
     Returns:
-        The messages, and the path MTU: the payload size of first and middle packets, None before one was seen.
+        The messages, and the path MTU: the payload size of first and middle packets, None if there are none.
     """
     numbers = np.empty(len(frames), np.int64)
     opcode, psn, size, length = (np.ascontiguousarray(frames[name]) for name in ("opcode", "psn", "size", "length"))

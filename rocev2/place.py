@@ -1,6 +1,6 @@
-"""Reduced elements at their index: the all-gather steps of an all-reduce, put into one tensor.
+"""Puts the all-gather steps of an all-reduce into one tensor.
 
-An element is covered only when a packet with a proven step and a proven offset in it carries it.
+An element is covered only if a packet with a proven step and offset carries it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ LINE = LL.line_data
 
 @dataclass(slots=True, eq=False)
 class Tensor:
-    """A reduced tensor in the making, in units of LL lines (8 data bytes)."""
+    """A reduced tensor while it is filled, in units of LL lines (8 data bytes)."""
 
     found: Found
     lines: NDArray[np.uint64]
@@ -33,12 +33,12 @@ class Tensor:
     covered: NDArray[np.bool_]
     """Which lines are proven, shape (lines,)."""
     disputed: NDArray[np.bool_]
-    """Lines that two all-gather messages show differently, shape (lines,)."""
+    """Lines on which two all-gather messages disagree, shape (lines,)."""
     observable: NDArray[np.bool_]
-    """Lines that some captured flow carries in the all-gather, lost or not, shape (lines,)."""
+    """Lines that a captured flow carries in the all-gather, lost or not, shape (lines,)."""
     missing_psn: list[MissingPsn] = field(default_factory=list)
     from_p2p: NDArray[np.bool_] | None = None
-    """Bytes that only a p2p message shows, shape (bytes,)."""
+    """Bytes known only from a p2p message, shape (bytes,)."""
     extra: bytearray | None = None
     """Bytes supplied by p2p messages, where `from_p2p`."""
     p2p_conflicts: int = 0
@@ -116,7 +116,7 @@ def _write(tensor: Tensor, at: int, lines: NDArray[np.uint64]) -> None:
 
 
 def _missing(flow: Flow, steps: list[Step]) -> list[MissingPsn]:
-    """Return the lost packets between the first and the last of those steps that were begun."""
+    """Return the lost packets between the first and the last step that was begun."""
     begun = [step for step in steps if step.index < flow.total]
     seen = sorted(ranges for step in begun for ranges in step.seen)
     first = begun[0].first if begun and begun[0].first is not None else (seen[0][0] if seen else None)

@@ -9,9 +9,9 @@ HALF = MODULUS >> 1
 
 
 def unwrap(psn: int, near: int) -> int:
-    """Return the integer congruent to `psn` modulo 2^24 that is nearest to `near`.
+    """Return the integer congruent to `psn` modulo 2^24 that is nearest to `near`, the lower one of two.
 
-    Of two equally near ones the lower. At most 2^23 PSNs may be outstanding (IBTA 9.7.2): the nearest is the true one.
+    At most 2^23 PSNs may be outstanding (IBTA 9.7.2), so the nearest is the true one.
     """
     return near + ((psn - near + HALF - 1) % MODULUS) - (HALF - 1) if psn != near % MODULUS else near
 
@@ -22,7 +22,7 @@ def wrap(unwrapped: int) -> int:
 
 
 def gaps(seen: Iterable[tuple[int, int]], first: int, last: int) -> list[tuple[int, int]]:
-    """Return what of first..last is in no range of `seen` (ascending); all ranges are inclusive."""
+    """Return the parts of first..last that are not in `seen` (ascending); all ranges are inclusive."""
     missing: list[tuple[int, int]] = []
     expected = first
     for low, high in seen:

@@ -1,7 +1,6 @@
-"""One direction of a connection: requests in PSN order, each once, holes left open.
+"""One direction of a connection: its requests in PSN order, each once, with gaps where packets are missing.
 
-The PSN is the sender's own order. In which order a capture has the packets does not matter: all of them are sorted
-when the capture has ended.
+PSNs are the sender's order. The order of packets in the capture does not matter: they are sorted at the end.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from rocev2.psn import HALF, MODULUS, unwrap, wrap
 _MOST_RANGES = 1000
 _LEAST_MTU = 256
 _COPIED = ["opcode", "address", "rkey", "length", "immediate", "size"]
-"""What two copies of a packet have in common, beside their payload."""
+"""Fields that two copies of a packet must have in common, besides the payload."""
 
 
 class PsnRanges:
@@ -63,19 +62,18 @@ class PsnRanges:
         return True
 
     def gaps(self) -> list[tuple[int, int]]:
-        """Return what lies between its least and its greatest number, as inclusive ranges."""
+        """Return the missing ranges (first, last) between the lowest and the highest number."""
         return [(stop, start - 1) for stop, start in zip(self._stops, self._starts[1:], strict=False)]
 
 
 class QueuePair:
-    """Takes the requests to one destination queue pair.
+    """Collects the requests sent to one destination queue pair.
 
-    A second copy that differs from the first makes both worthless: nobody can tell which one the receiver took, so the
-    PSN counts as lost.
+    If two copies of a packet differ, it is unknown which one the receiver accepted, so the PSN counts as lost.
     """
 
     def __init__(self) -> None:
-        """Start before the first packet."""
+        """Start empty."""
         self._kept: list[Frames] = []  # each in PSN order; `payload` is a position in `_payloads`
         self._payloads: Bytes = np.empty(0, np.uint8)  # with room behind the `_end` bytes that are there
         self._end = 0
@@ -83,16 +81,16 @@ class QueuePair:
         self._seen = PsnRanges()
         self._newest: int | None = None
         self.reads: dict[int, int] = {}
-        """Unwrapped PSN of each READ request -> bytes that it asks for."""
+        """Unwrapped PSN of each READ request -> bytes requested."""
         self.duplicates = self.conflicting = self.reordered = 0
 
     def add(self, frames: Frames, keep: NDArray[np.bool_], data: Bytes) -> None:
-        """Take packets.
+        """Add packets.
 
         Args:
             frames: requests in the order of the capture, at least one; their PSNs are unwrapped in place.
-            keep: which of them are kept; of the others only the PSN counts.
-            data: where their payloads are.
+            keep: which of them to keep; of the others only the PSN is recorded.
+            data: bytes that `frames["payload"]` indexes.
         """
         if self._newest is None:
             self._newest = int(frames["psn"][0]) + MODULUS - 1
@@ -170,7 +168,7 @@ class QueuePair:
         return np.zeros(0, FRAME)
 
     def requests(self) -> tuple[Frames, Bytes]:
-        """Return the packets that were kept, in PSN order, each once, and the data that their payloads are in."""
+        """Return the kept packets in PSN order, each once, and the bytes that their `payload` indexes."""
         frames = np.concatenate(self._kept) if self._kept else np.zeros(0, FRAME)
         psns = frames["psn"]
         if (psns[1:] <= psns[:-1]).any():
@@ -180,13 +178,13 @@ class QueuePair:
         return frames, self._payloads[: self._end]
 
     def lost(self, mtu: int | None, exact: Mapping[int, int]) -> tuple[tuple[int, int], ...]:
-        """Return the first lost ranges (first, last), inclusive, of PSNs that requests must have had.
+        """Return the first lost PSN ranges (first, last), inclusive.
 
-        A READ request takes as many PSNs as its response has packets.
+        A READ request uses as many PSNs as its response has packets.
 
         Args:
-            mtu: path MTU, None where not known: then what a response may have taken is not called lost.
-            exact: path MTU by PSN of a READ request whose response was seen.
+            mtu: path MTU; None if unknown: PSNs that a response may have used are then not reported as lost.
+            exact: path MTU by PSN of READ requests whose response was captured.
         """
         lost = []
         reads = sorted(self.reads)

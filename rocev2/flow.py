@@ -76,7 +76,7 @@ class PacketLog:
         self.read_mtus: dict[int, int] = {}
         """PSN of the first packet of each READ response -> path MTU."""
         self.mtu: int | None = None
-        """Payload bytes of packets that are not the last of their message: None before the first one, 0 if they differ."""
+        """Payload bytes of packets that are not the last of a message: None before the first one, 0 if they differ."""
         self._opcodes: Counter[int] = Counter()
         self._payload_bytes = 0
         self._base: int | None = None

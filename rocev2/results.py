@@ -17,6 +17,7 @@ class MissingPsn:
     """A range of packets of an all-reduce that the capture lacks."""
 
     dest_qp: int
+    """Destination queue pair."""
     first: int
     """First lost PSN."""
     last: int
@@ -25,12 +26,14 @@ class MissingPsn:
 
 @dataclass(frozen=True, slots=True)
 class AllReduce:
-    """One all-reduce and what is proven of its reduced tensor."""
+    """One all-reduce and the proven part of its reduced tensor."""
 
     index: int
     """Position in order of time, from 0."""
     ranks: int
+    """Ranks of the ring."""
     channels: int
+    """NCCL channels that carry it."""
     protocol: str
     """NCCL protocol, ``LL``."""
     dtype: str | None
@@ -47,7 +50,7 @@ class AllReduce:
     conflicts: int
     """Elements that two all-gather messages disagree on (then not covered), or one and a p2p message."""
     from_p2p: int
-    """Elements that only a p2p message shows."""
+    """Elements known only from a p2p message."""
     first_packet: int
     """Number of its first packet in the capture."""
     last_packet: int
@@ -87,12 +90,15 @@ class P2pMessage:
     """A plain (NCCL Simple) message, which may repeat a part of a reduced tensor."""
 
     dest_qp: int
+    """Destination queue pair."""
     first_packet: int
+    """Number of its first packet in the capture."""
     last_packet: int
+    """Number of its last packet in the capture."""
     bytes: int
     """Message size, as far as known."""
     outcome: str
-    """What became of it: ``supplies``, ``agrees``, ``conflict``, ``ambiguous`` or ``unrelated``."""
+    """Comparison with the all-gather: ``supplies``, ``agrees``, ``conflict``, ``ambiguous`` or ``unrelated``."""
     all_reduce: int | None
     """Index of the all-reduce that it belongs to."""
     start: int | None
@@ -106,10 +112,13 @@ class MessageSummary:
     """How many messages of one kind one queue pair received."""
 
     dest_qp: int
+    """Destination queue pair."""
     kind: str
     """``LL``, ``control``, ``completion``, ``plain``, ``empty`` or ``fragment`` (its beginning is lost)."""
     count: int
+    """Number of messages."""
     bytes: int
+    """Their payload bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,31 +126,43 @@ class QueuePairSummary:
     """One direction of a reliable connection: requests to one destination queue pair."""
 
     source: str
+    """IP address of the sender."""
     destination: str
+    """IP address of the receiver."""
     udp_source: int
+    """UDP source port, which both directions of a connection share."""
     dest_qp: int
+    """Destination queue pair."""
     packets: int
+    """Number of packets."""
     payload_bytes: int
+    """Their payload bytes."""
     opcodes: dict[str, int]
+    """Opcode name -> number of packets."""
     lost: tuple[tuple[int, int], ...]
     """Lost PSN ranges (first, last), inclusive; at most the first 1000 of them."""
     duplicates: int
+    """Retransmissions equal to the first copy."""
     conflicting: int
     """Retransmissions that differ from the first copy; their PSN counts as lost."""
     reordered: int
+    """Packets out of order in the capture."""
     role: str
     """``LL``, ``control``, ``plain``, ``mixed``, ``requests`` (others than WRITE) or ``acknowledgements``."""
     rank: int | None
-    """Ring index of the sender, where known."""
+    """Ring index of the sender, if known."""
     channel: int | None
+    """NCCL channel, if known."""
 
 
 @dataclass(frozen=True, slots=True)
 class DecodedCapture:
-    """Everything that a capture holds."""
+    """Everything found in a capture."""
 
     file: str
+    """Name of the capture."""
     packets: int
+    """All packets of the capture."""
     rocev2_packets: int
     """Packets to UDP port 4791, usable or not."""
     other: dict[str, int]
@@ -149,13 +170,17 @@ class DecodedCapture:
     marks: dict[str, int]
     """What else was seen: datagrams, CNPs, NAKs, wrong iCRCs, cut frames, unknown opcodes ..., by name."""
     all_reduces: tuple[AllReduce, ...]
+    """All-reduces in order of time."""
     p2p: tuple[P2pMessage, ...]
+    """Plain messages of hosts of a ring."""
     messages: tuple[MessageSummary, ...]
+    """Messages by queue pair and kind."""
     queue_pairs: tuple[QueuePairSummary, ...]
+    """All flows."""
     unresolved: int = 0
-    """Data messages that belong to no all-reduce that could be proven: other collectives, or damaged ones."""
+    """Data messages that belong to no proven all-reduce: other collectives, or damaged ones."""
     open: int = 0
-    """Rings, and loops of all-reduces, that are there but whose place is not proven; `notes` say why."""
+    """Rings, and loops of all-reduces, whose place is not proven; `notes` say why."""
     notes: tuple[str, ...] = field(default=())
     """What could not be proven, and why, in sentences."""
 

@@ -1,8 +1,8 @@
 """The decoder: packets in, tensors out.
 
 Packets are assigned to flows in batches, as they come. Everything else happens at the end of the capture, and depends
-on PSNs, addresses and flags only, not on the order of packets. Memory: the LL messages, up to 256 MiB of other messages, and
-a row of `FRAME` for each packet of these.
+on PSNs, addresses and flags only, not on the order of packets. Memory: the LL messages, up to 256 MiB of other
+messages, and a row of `FRAME` for each packet of these.
 """
 
 from __future__ import annotations

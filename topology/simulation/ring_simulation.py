@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Protocol
 
 from checkmate_common.sidechannel.side_channel_pb2 import Status
@@ -170,9 +171,9 @@ class RingSimulation:
             for node in self.nodes
         ]
         for sender in self._senders[0]:
-            sender.session.begin(trainers[0].state_safetensors)
+            self._retry(_reached(partial(sender.session.begin, trainers[0].state_safetensors)), "the new epoch")
         for sender in self.senders:
-            sender.session.announce()
+            self._retry(_reached(sender.session.announce), "the new epoch's connections")
         for node in self.nodes:
             node.open(now)
             self.simulation.kick(place_of(self.job, node.host))
@@ -309,3 +310,18 @@ class RingSimulation:
         if not condition():
             errors = [f"rank {node.rank}: {node.error}" for node in self.nodes if node.error is not None]
             raise TestbedError(what, "; ".join(errors))
+
+
+def _reached(call: Callable[[], object]) -> Callable[[], bool]:
+    """Return `call` as an action of `RingSimulation._retry`: False while the shadow node is away."""
+
+    def reached() -> bool:
+        try:
+            call()
+        except SideChannelError as error:
+            if error.code != "UNAVAILABLE":
+                raise
+            return False
+        return True
+
+    return reached

@@ -11,8 +11,9 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Annotated, Any
 
+from checkmate_common.version import program_version
 from packets.compiled import mode
 
 try:
@@ -49,6 +50,15 @@ app.command()(certs)
 app.command("replay")(replay_command)
 app.command()(inspect)
 app.command("status")(status_command)
+
+
+@app.callback()
+def _options(
+    version: Annotated[bool, typer.Option("--version", is_eager=True, help="Print the version and exit.")] = False,
+) -> None:
+    if version:
+        typer.echo(f"checkmate {program_version()}")
+        raise typer.Exit
 
 
 class _Program(TyperCommand):

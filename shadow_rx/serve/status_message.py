@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
-from importlib.metadata import PackageNotFoundError, version
-
 from checkmate_common.sidechannel import side_channel_pb2 as pb
 from shadow_rx.status.group_status import GroupStatus
 from shadow_rx.status.health import Buffers, Health, Lag
 from shadow_rx.status.histogram import Distribution
-
-
-def program_version() -> str:
-    """Return the version of this program, ``unknown`` where it runs from a folder and was never installed."""
-    try:
-        return version("checkmate-wire")
-    except PackageNotFoundError:
-        return "unknown"
 
 
 def status_message(status: GroupStatus) -> pb.Status:

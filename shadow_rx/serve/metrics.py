@@ -17,11 +17,11 @@ from prometheus_client.registry import Collector
 
 from checkmate_common.recovery.reasons import GapReason
 from checkmate_common.supervised import SupervisedThread
+from checkmate_common.version import program_version
 from shadow_rx.errors import invalid
 from shadow_rx.node import ShadowNode
 from shadow_rx.serve.guard import Admission
 from shadow_rx.serve.metrics_http import metrics_http
-from shadow_rx.serve.status_message import program_version
 from shadow_rx.status.group_status import GroupStatus
 from shadow_rx.status.health import Part
 from shadow_rx.status.histogram import Distribution

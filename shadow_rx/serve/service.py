@@ -15,11 +15,12 @@ from checkmate_common.sidechannel import side_channel_pb2 as pb
 from checkmate_common.sidechannel import side_channel_pb2_grpc as rpc
 from checkmate_common.sidechannel.limits import CHUNK_BYTES, MAX_MESSAGE_BYTES
 from checkmate_common.tls import open_port
+from checkmate_common.version import program_version
 from shadow_rx.errors import Refusal, ShadowError, invalid
 from shadow_rx.node import ShadowNode
 from shadow_rx.peers.repair import give_frames
 from shadow_rx.serve.guard import Admission, Guard
-from shadow_rx.serve.status_message import program_version, status_message
+from shadow_rx.serve.status_message import status_message
 from shadow_rx.serve.upload_budget import UploadBudget
 from shadow_rx.status.group_status import GroupStatus
 

@@ -95,10 +95,11 @@ def acceptance(
             print(f"{scenario.name:20} {drawn}{', '.join(scenario.injections)}")
         return
     from topology.acceptance.campaign import RunLog, Task, default_jobs, run_tasks
-    from topology.acceptance.mininet import MininetTask, run_mininet, why_no_mininet
-    from topology.acceptance.plan import Length
+    from topology.acceptance.mininet import MininetTask, run_mininet
+    from topology.acceptance.plan import RunLength
     from topology.acceptance.simulated import FABRIC as SIMULATION
     from topology.acceptance.soak import SOAK_FILE, soak_of
+    from topology.fabric.mininet_net import unavailable_reason
 
     soak = soak or mixed
     wanted = fabric or (AcceptanceFabric.SIMULATION if quick or soak else AcceptanceFabric.ALL)
@@ -108,10 +109,10 @@ def acceptance(
         workers = jobs or default_jobs()
         many = range(first_seed, first_seed + (seeds or (_QUICK_SEEDS if quick else _SEEDS)))
         if wanted is not AcceptanceFabric.MININET:
-            tasks = log.missing((Task(row, seed, Length()) for seed in many for row in rows), SIMULATION)
+            tasks = log.missing((Task(row, seed, RunLength()) for seed in many for row in rows), SIMULATION)
             _follow("simulation", run_tasks(tasks, workers), len(tasks), log, notes)
         if wanted is not AcceptanceFabric.SIMULATION:
-            lacking = why_no_mininet()
+            lacking = unavailable_reason()
             if lacking is not None and wanted is AcceptanceFabric.MININET:
                 raise TestbedError("mininet", lacking, "run as root on Linux, or use --fabric simulation")
             if lacking is not None:

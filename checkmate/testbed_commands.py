@@ -15,7 +15,7 @@ from controlplane.errors import ControlPlaneError
 from jobspec.errors import JobError
 from jobspec.loader import load_job
 from topology.errors import TestbedError
-from topology.fabric.mininet_net import install_mininet, is_missing, why_not
+from topology.fabric.mininet_net import install_mininet, is_missing, unavailable_reason
 from topology.faults import Fault
 from topology.processes.switch_events import SwitchEvent
 from topology.progress import RunProgress
@@ -46,14 +46,14 @@ class FabricName(StrEnum):
 
 def usable_mininet(install: bool, console: Console) -> str | None:
     """Return what Mininet lacks on this machine, None if it can be used; if `install`, install it first."""
-    lacking = why_not()
+    lacking = unavailable_reason()
     if lacking is None or not is_missing(lacking):
         return lacking
     if not install:
         return f"{lacking}; run apt-get install mininet, or give --install"
     console.print(f"fabric: {lacking}; installing Debian's mininet package (apt-get) ...", highlight=False)
     failed = install_mininet()
-    return why_not() if failed is None else f"{lacking}, and it cannot be installed: {failed}"
+    return unavailable_reason() if failed is None else f"{lacking}, and it cannot be installed: {failed}"
 
 
 def choose_fabric(wanted: FabricName, console: Console, *, install: bool = False) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
-from topology.fabric.mininet_net import why_not
+from topology.fabric.mininet_net import unavailable_reason
 
 # No deadlines: a test must not fail because the machine is busy. The examples are the same in every run, so that a test
 # fails because of the code and not of the day; CHECKMATE_HYPOTHESIS=explore looks for new ones.
@@ -40,7 +40,7 @@ def pytest_configure() -> None:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Let one worker run all tests in Mininet (it begins with them); skip them where it cannot be used."""
     chosen = [item for item in items if item.get_closest_marker("mininet")]
-    lacking = why_not() if chosen else None
+    lacking = unavailable_reason() if chosen else None
     for item in chosen:
         item.add_marker(pytest.mark.xdist_group("mininet"))
         if lacking is not None:

@@ -10,16 +10,16 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from topology.processes.warm_start import PROGRAMS, WarmStart
+from topology.processes.fork_server import PRELOADED_MODULES, ForkServer
 
 ROOT = Path(__file__).parents[1]
-_MODULES = ("checkmate.cli", "topology.testbed", "topology.acceptance.campaign", "replay.run", *PROGRAMS)
+_MODULES = ("checkmate.cli", "topology.testbed", "topology.acceptance.campaign", "replay.run", *PRELOADED_MODULES)
 
 
 @functools.cache
-def _warm() -> WarmStart:
+def _warm() -> ForkServer:
     """Return the session's server, which ends with the session."""
-    return WarmStart(Path(tempfile.mkdtemp(prefix="checkmate-tests-")) / "start.log", _MODULES, ROOT)
+    return ForkServer(Path(tempfile.mkdtemp(prefix="checkmate-tests-")) / "start.log", _MODULES, ROOT)
 
 
 def run_program(

@@ -11,9 +11,10 @@ from checkmate_common.recovery.point import RecoveryPoint, RecoveryPointError
 from checkmate_common.sidechannel.side_channel_pb2 import Status
 from shadow_rx.store.export import write_point
 from topology.compare import first_difference
-from topology.evidence import EpochEvidence, read_epoch
+from topology.epoch_logs import EpochLogs, read_epoch
 from topology.fabric.base import TrainingPlan
-from topology.fabric.roles import RunFiles, Track
+from topology.fabric.participants import Track
+from topology.fabric.run_files import RunFiles
 from topology.results import Iteration, RestartResult
 
 
@@ -23,7 +24,7 @@ class Epoch:
 
     last_step: int
     """Last step that was trained."""
-    evidence: tuple[EpochEvidence, ...]
+    evidence: tuple[EpochLogs, ...]
     """In the order of the job's groups, and of their shadow nodes."""
 
     @classmethod
@@ -42,7 +43,7 @@ class Epoch:
         """Tell whether all ranks of each group held byte-equal state after every step."""
         return all(one.ranks_equal() for one in self.evidence)
 
-    def of_group(self, group: str) -> list[EpochEvidence]:
+    def of_group(self, group: str) -> list[EpochLogs]:
         """Return what is known of `group`, from each of its shadow nodes."""
         return [one for one in self.evidence if one.group == group]
 
@@ -80,7 +81,7 @@ def compare_restart(first: Epoch, second: Epoch | None, from_step: int, missing:
     return RestartResult(from_step, second.iterations(), True)
 
 
-def _final_difference(first: Sequence[EpochEvidence], second: Sequence[EpochEvidence], last: int) -> str | None:
+def _final_difference(first: Sequence[EpochLogs], second: Sequence[EpochLogs], last: int) -> str | None:
     difference = first_difference(first[0].trainer_state(last), second[0].trainer_state(last))
     for before, after in zip(first, second, strict=True):
         one, two = before.recovery_point(last), after.recovery_point(last)

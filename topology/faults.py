@@ -14,7 +14,7 @@ from jobspec.model import Job, ShadowNode
 from packets.frame import parse_frame
 from packets.template import PacketError
 from topology.simulation.links import Link
-from topology.simulation.timed import parse_timed
+from topology.simulation.step_option import parse_step_option
 
 _ETHERNET_IPV4_TCP = 14 + 20 + 20
 
@@ -48,7 +48,7 @@ class Fault:
         Raises:
             ValueError: another form; says what was expected.
         """
-        return cls(*parse_timed(text, FaultKind, "fault"))
+        return cls(*parse_step_option(text, FaultKind, "fault"))
 
     def __str__(self) -> str:
         """Return the form that `parse` reads."""

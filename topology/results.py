@@ -123,7 +123,7 @@ class RunResult:
         return self.group_bytes.get(group, self.gradient_bytes + self.header_bytes)
 
     @property
-    def replica_bytes_wanted(self) -> int:
+    def expected_replica_bytes(self) -> int:
         """Bytes that reach shadow nodes in one step when each node gets each byte of its groups once."""
         return sum(self.once(group.name) * len(group.shadows) for group in self.job.groups)
 
@@ -166,7 +166,7 @@ class RunResult:
             "tagged_payload_bytes": sum({(i.group, i.step): i.tagged_payload_bytes for i in self.iterations}.values()),
             "repaired_bytes": sum(i.repaired_bytes for i in self.iterations),
             # With several shadow nodes that all get everything, replica_payload_bytes is that many times the tagged.
-            "replica_bytes_wanted_per_step": self.replica_bytes_wanted,
+            "replica_bytes_wanted_per_step": self.expected_replica_bytes,
             "shadows_by_group": {group.name: list(group.shadows) for group in self.job.groups},
             "wall_s": round(self.wall_seconds, 3),
             "config": self.job.model_dump(mode="json"),

@@ -30,7 +30,8 @@ from topology.errors import TestbedError
 from topology.fabric.base import Fabric, TrainingPlan
 from topology.fabric.inproc import InprocFabric
 from topology.fabric.mininet_fabric import MininetFabric
-from topology.fabric.roles import Roles, RunFiles, Track
+from topology.fabric.participants import Participants, Track
+from topology.fabric.run_files import RunFiles
 from topology.fabric.run_tls import RunTls
 from topology.faults import Fault
 from topology.processes.switch_events import EventPlan, SwitchEvent, check_events
@@ -134,7 +135,7 @@ def run_testbed(job: Job, options: TestbedOptions, progress: RunProgress) -> Run
     _clear(options.out)
     job_file = options.out / "job.yaml"
     write_private(job_file, yaml.safe_dump(job.model_dump(mode="json"), sort_keys=False))
-    files = RunFiles(options.out, Roles(job))
+    files = RunFiles(options.out, Participants(job))
     whole = TrainingPlan(1, 1, options.iterations, options.out / "uninterrupted")
     ranks = sum(len(group.ring) for group in job.groups)
     tls = RunTls.make(job, options.out / "certs") if options.tls else RunTls(job.name)
@@ -161,7 +162,7 @@ def run_testbed(job: Job, options: TestbedOptions, progress: RunProgress) -> Run
         counters = _switch_counters(
             [connections.enter_context(_connect(fabric, switch, tls)) for switch in job.switches]
         )
-        happened = tuple(fabric.happened)
+        event_log = tuple(fabric.event_log)
     progress.say("comparing every checkpoint with the trainer, bit for bit")
     gradient, headers = _bytes_of_a_step(job, options.seed)
     result = RunResult(
@@ -180,7 +181,7 @@ def run_testbed(job: Job, options: TestbedOptions, progress: RunProgress) -> Run
         discarded=_discarded(statuses),
         switch_counters=counters,
         faults=tuple(str(fault) for fault in options.faults),
-        events=happened,
+        events=event_log,
     )
     result = replace(result, wall_seconds=time.monotonic() - started)
     result.write_summary(options.out / "summary.json")

@@ -1,4 +1,4 @@
-"""Many runs: which there are, in how many processes, what is known already, and what is kept of them."""
+"""Makes many runs in parallel processes and keeps their records, so that an interrupted campaign can resume."""
 
 from __future__ import annotations
 
@@ -12,41 +12,41 @@ from itertools import islice
 from pathlib import Path
 
 from checkmate_common.files.private_files import make_private_folder, write_private
-from topology.acceptance.plan import Length
+from topology.acceptance.plan import RunLength
 from topology.acceptance.record import RunRecord
 from topology.acceptance.scenarios import Scenario
 from topology.acceptance.simulated import run_simulated
 from topology.errors import TestbedError
 
 RUNS_FILE = "runs.jsonl"
-"""One run a line, in a campaign's folder."""
+"""File of records in a campaign's folder, one run a line."""
 _RUNS_A_PROCESS = 100
-"""A process is replaced after so many runs: gRPC servers that come and go leave something behind each."""
+"""Runs after which a process is replaced: each gRPC server that is closed leaks a little."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """One run to be made in the simulation."""
+    """A run to make in the simulation."""
 
     scenario: Scenario
-    """What is injected."""
+    """The fault row."""
     seed: int
     """The seed."""
-    length: Length
-    """How long it is."""
+    length: RunLength
+    """Number of steps."""
 
 
 def run_task(task: Task) -> RunRecord:
-    """Make a run; also in a process of its own."""
+    """Make a run; also the entry point of worker processes."""
     return run_simulated(task.scenario, task.seed, task.length)
 
 
 def run_tasks(tasks: Sequence[Task], jobs: int) -> Iterator[RunRecord]:
-    """Yield the records of runs as they are done, in `jobs` processes at a time (1: in this one)."""
+    """Yield the records of runs as they complete, from `jobs` processes at a time (1: this process)."""
     if jobs <= 1 or len(tasks) <= 1:
         yield from map(run_task, tasks)
         return
-    # Forked, gRPC's threads would be missing in the child.
+    # A forked child would lack gRPC's threads.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(min(jobs, len(tasks)), context, max_tasks_per_child=_RUNS_A_PROCESS) as pool:
         left = iter(tasks)
@@ -62,10 +62,10 @@ def run_tasks(tasks: Sequence[Task], jobs: int) -> Iterator[RunRecord]:
 
 
 class RunLog:
-    """The records of a campaign in a file, from which it can go on."""
+    """The records of a campaign, kept in a file."""
 
     def __init__(self, out: Path, *, resume: bool) -> None:
-        """Keep records in the folder `out`; without `resume` what is there is replaced.
+        """Keep records in the folder `out`; without `resume`, replace those that are there.
 
         Raises:
             TestbedError: the folder cannot be written.
@@ -92,13 +92,13 @@ class RunLog:
         self.known.append(record)
 
     def missing(self, tasks: Iterable[Task], fabric: str) -> list[Task]:
-        """Return the tasks that there is no record of."""
+        """Return the tasks without a record."""
         done = {(r.scenario, r.seed, r.steps) for r in self.known if r.fabric == fabric}
         return [task for task in tasks if (task.scenario.name, task.seed, task.length.steps) not in done]
 
 
 def read_runs(path: Path) -> Iterator[RunRecord]:
-    """Yield the records of a file; a line that an interrupted program left unfinished is passed over."""
+    """Yield the records of a file; an unfinished line of an interrupted program is skipped."""
     for line in path.read_text(encoding="utf-8").splitlines():
         try:
             yield RunRecord.from_json(json.loads(line))
@@ -107,5 +107,5 @@ def read_runs(path: Path) -> Iterator[RunRecord]:
 
 
 def default_jobs() -> int:
-    """Return how many processes suit this machine."""
+    """Return the number of processors that this process may use."""
     return max(1, len(os.sched_getaffinity(0)))

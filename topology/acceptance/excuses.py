@@ -1,26 +1,25 @@
-"""Which steps the faults of a run may cost, and for which reasons: everything else has to be on storage. Pure.
+"""Which steps the faults of a run may cost, and for which reasons: all other steps must be on storage. Pure.
 
-The bounds follow from the fault and from how a node gets over it, in steps of a run whose side channel is quicker than
-a step (`background`); where it is not, the steps during which records were late are excused as well.
+The bounds follow from the fault and from how a node recovers from it. They assume side-channel calls shorter than a
+step (`timed_drivers`); where calls take longer, the steps during which records were late are excused too.
 
 * *Replicas lost* (loss or congestion behind the switch, corruption, the switch's death) in step ``s``: each byte is
-  replicated twice, so one lost frame costs nothing. Where two or more were lost, ``s`` may have a hole. That shows when
-  ``s + 1`` is complete; the reply to its record asks for a state, which the trainer uploads after ``s + 2``. So ``s``
-  and ``s + 1`` are lost. A state that did not help (the next step has a hole, too) doubles the distance to the next one
-  (`StateRequests`): of the k-th such step up to ``s - 2 + 2 ** (k - 2)``.
-* *Shadow node dead* from step ``a`` to ``b``: what was not on storage at its death dies with it. When it is back in
-  ``b``, rank 0 announces the communicator with at most two attempts, which take at most a step; then the ranks announce
-  their flows, with their records of ``b + 1``; the reply to the record of ``b + 2`` asks for a state, that after
-  ``b + 3``. A state that was on its way at the death is taken by the next life: there, records of its step are missing
-  that the former life was told, and bytes of the next step that came before the flows were announced.
-* *Disk full or failing* during steps ``a`` to ``b``: all writes that happen then may fail, from the oldest point that
-  was not written when it began, to that of ``b``.
-* *Storage slow*: from the oldest point that was not written when it began, until nothing waits any more.
-* *Records late*: from the oldest record that was not sent when the next step was trained, until none is; then as after
-  a loss. The bytes of a change that was announced late are placed by the old layout: its step is lost. A call
-  that is lost may be the one with the list of a rank's objects, which a record refers to.
-* Loss before the switch, reordering, duplication, changes of the optimizer and dying ranks cost nothing: the network
-  sends again, or the steps are trained again.
+  replicated twice, so one lost frame costs nothing. After two or more, ``s`` may have a hole. It is found when
+  ``s + 1`` is complete; the reply to its record requests a state, which the trainer uploads after ``s + 2``. So ``s``
+  and ``s + 1`` are lost. If the next step has a hole too, the distance to the next request doubles (`StateRequests`):
+  the k-th such step costs steps up to ``s - 2 + 2 ** (k - 2)``.
+* *Shadow node down* from step ``a`` to ``b``: what was not on storage when it was killed is lost. When it is up again
+  in ``b``, rank 0 announces the communicator in at most two attempts, which take at most a step. Then the ranks
+  announce their flows, with their records of ``b + 1``. The reply to the record of ``b + 2`` requests a state, which is
+  uploaded after ``b + 3``. A state that was being uploaded when the node was killed reaches the restarted node, which
+  lacks records of its step sent before, and bytes of the next step that arrived before the flows were announced.
+* *Disk full or failing* during steps ``a`` to ``b``: from the oldest point not yet written in ``a``, to that of ``b``.
+* *Storage slow*: from the oldest point not yet written when it begins, until no point waits.
+* *Records late*: from the oldest record not sent when the next step is trained, until all are sent; then as after a
+  loss. The bytes of a change that was announced late are placed by the old layout, so its step is lost. A lost call
+  may have carried the list of a rank's objects, to which a record refers.
+* Loss before the switch, reordering, duplication, changes of the optimizer and killed ranks cost nothing: TCP
+  retransmits, or the steps are trained again.
 """
 
 from __future__ import annotations
@@ -31,36 +30,36 @@ from typing import NamedTuple
 from checkmate_common.recovery.reasons import GapReason
 from topology.acceptance.scenarios import Injection
 
-_HOLES = frozenset({GapReason.LOST_BYTES, GapReason.RESYNC_PENDING})
-_UNANNOUNCED = _HOLES | {GapReason.UNKNOWN_LAYOUT, GapReason.DIGEST_MISMATCH}
-_DEATH = _HOLES | {GapReason.SIDE_CHANNEL_MISSING}
+_HOLE_REASONS = frozenset({GapReason.LOST_BYTES, GapReason.RESYNC_PENDING})
+_LATE_CHANGE_REASONS = _HOLE_REASONS | {GapReason.UNKNOWN_LAYOUT, GapReason.DIGEST_MISMATCH}
+_CRASH_REASONS = _HOLE_REASONS | {GapReason.SIDE_CHANNEL_MISSING}
 REASONS: dict[Injection, frozenset[GapReason]] = {
-    Injection.LOSS_AFTER: _HOLES,
-    Injection.CORRUPT: _HOLES | {GapReason.CORRUPT_FRAME},
-    Injection.CONGESTION: _HOLES,
-    Injection.SWITCH_RESTART: _HOLES,
-    Injection.SWITCH_FAILOVER: _HOLES,
+    Injection.LOSS_AFTER: _HOLE_REASONS,
+    Injection.CORRUPT: _HOLE_REASONS | {GapReason.CORRUPT_FRAME},
+    Injection.CONGESTION: _HOLE_REASONS,
+    Injection.SWITCH_RESTART: _HOLE_REASONS,
+    Injection.SWITCH_FAILOVER: _HOLE_REASONS,
     Injection.SIDE_CHANNEL: frozenset(
         {GapReason.SIDE_CHANNEL_MISSING, GapReason.OVERLOAD, GapReason.RESYNC_PENDING, GapReason.UNDECLARED_STATE}
     ),
-    Injection.SHADOW_RESTART: _DEATH,
-    Injection.TORN_WRITE: _DEATH,
+    Injection.SHADOW_RESTART: _CRASH_REASONS,
+    Injection.TORN_WRITE: _CRASH_REASONS,
     Injection.FULL_DISK: frozenset({GapReason.STORAGE_ERROR}),
     Injection.STORAGE_ERRORS: frozenset({GapReason.STORAGE_ERROR}),
     Injection.SLOW_STORAGE: frozenset({GapReason.OVERLOAD}),
 }
-"""Reasons that a fault may give; those that are not here cost no step."""
-_HARMS_REPLICAS = frozenset({
+"""Reasons that a fault may lead to; a fault that is not listed costs no step."""
+_DAMAGES_REPLICAS = frozenset({
     Injection.LOSS_AFTER, Injection.CORRUPT, Injection.CONGESTION, Injection.SWITCH_RESTART, Injection.SWITCH_FAILOVER,
 })  # fmt: skip
 AFTER_RESTART = 2
-"""Steps that are lost after the one in which a shadow node is back."""
+"""Steps that may be lost after the one in which a shadow node is up again."""
 AFTER_LATE = 2
-"""Steps that are lost after the one in which no record is late any more."""
+"""Steps that may be lost after the first one without late records."""
 
 
 class Excuse(NamedTuple):
-    """Steps that a fault may have cost."""
+    """Steps that a fault may have cost, and the allowed reasons."""
 
     fault: str
     """The fault."""
@@ -69,10 +68,10 @@ class Excuse(NamedTuple):
     last: int
     """Last step."""
     reasons: tuple[str, ...]
-    """Reasons that may be given for them."""
+    """`GapReason` values that may be given for them."""
 
     def covers(self, step: int, reason: str) -> bool:
-        """Tell whether a step that is not on storage for `reason` is excused."""
+        """Return whether a step may be missing from storage for `reason`."""
         return self.first <= step <= self.last and reason in self.reasons
 
 
@@ -81,10 +80,10 @@ def excused(excuses: Iterable[Excuse]) -> set[int]:
     return {step for excuse in excuses for step in range(excuse.first, excuse.last + 1)}
 
 
-def without_times(injections: Iterable[Injection], steps: int, *, orderly: bool) -> list[Excuse]:
-    """Return what a run of real processes may lose, where nobody knows in which step what happens: reasons only.
+def untimed_excuses(injections: Iterable[Injection], steps: int, *, orderly: bool) -> list[Excuse]:
+    """Return the excuses of a run of real processes, for all its steps: when each fault happens is not known there.
 
-    Ranks that are killed at the end (not `orderly`) take records of the last steps with them.
+    Ranks that are killed at the end (not `orderly`) may not have sent their last records.
     """
     found = [
         Excuse(injection.value, 1, steps, _values(REASONS[injection]))
@@ -97,53 +96,53 @@ def without_times(injections: Iterable[Injection], steps: int, *, orderly: bool)
     return found
 
 
-class ExcuseBook:
-    """Collects what the faults of a run excuse, as they happen."""
+class ExcuseTracker:
+    """Collects the excuses of a run as its faults happen."""
 
     def __init__(self, injections: Iterable[Injection]) -> None:
-        """Begin a run with these faults."""
+        """Start a run with these faults."""
         self._injections = frozenset(injections)
         self._found: list[Excuse] = []
         self._open: dict[Injection, int] = {}
-        self._holes: set[int] = set()
+        self._damaged_steps: set[int] = set()
 
-    def hole(self, step: int) -> None:
-        """Note that replicas of a step may be missing."""
-        if step in self._holes:
+    def replicas_lost(self, step: int) -> None:
+        """Record that replicas of a step may be missing."""
+        if step in self._damaged_steps:
             return
-        self._holes.add(step)
-        number = len(self._holes)
+        self._damaged_steps.add(step)
+        number = len(self._damaged_steps)
         last = max(step + 1, step - 2 + (1 << number - 2 if number > 1 else 0))
         for injection in self._injections:
-            if injection in _HARMS_REPLICAS:
-                self._excuse(injection, step, last)
+            if injection in _DAMAGES_REPLICAS:
+                self._add(injection, step, last)
 
-    def change(self, step: int) -> None:
-        """Note a change of the optimizer from `step` on; where calls get lost it may be announced late."""
+    def optimizer_changed(self, step: int) -> None:
+        """Record a change of the optimizer from `step` on; lost calls may delay its announcement."""
         if Injection.SIDE_CHANNEL in self._injections:
-            self._found.append(Excuse(Injection.SIDE_CHANNEL.value, step, step + 2, _values(_UNANNOUNCED)))
+            self._found.append(Excuse(Injection.SIDE_CHANNEL.value, step, step + 2, _values(_LATE_CHANGE_REASONS)))
 
     def begin(self, injection: Injection, step: int) -> None:
-        """Note that a fault begins, which may cost steps from `step` on."""
+        """Record that a fault begins, which may cost steps from `step` on."""
         self._open[injection] = min(step, self._open.get(injection, step))
 
     def end(self, injection: Injection, step: int) -> None:
-        """Note that a fault is over, which may have cost steps up to `step`."""
+        """Record that a fault ends, which may have cost steps up to `step`."""
         if injection in self._open:
-            self._excuse(injection, self._open.pop(injection), step)
+            self._add(injection, self._open.pop(injection), step)
 
     def is_open(self, injection: Injection) -> bool:
-        """Tell whether a fault has begun and is not over."""
+        """Return whether a fault has begun and not ended."""
         return injection in self._open
 
     def all(self, last: int) -> list[Excuse]:
-        """Return all excuses; a fault that is not over excuses steps up to `last`."""
+        """Return all excuses, up to step `last`; faults that are still on end there."""
         for injection in list(self._open):
             self.end(injection, last)
         found = [excuse._replace(last=min(excuse.last, last)) for excuse in self._found]
         return [excuse for excuse in found if excuse.first <= excuse.last]
 
-    def _excuse(self, injection: Injection, first: int, last: int) -> None:
+    def _add(self, injection: Injection, first: int, last: int) -> None:
         self._found.append(Excuse(injection.value, first, last, _values(REASONS[injection])))
 
 

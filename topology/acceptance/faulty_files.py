@@ -1,4 +1,4 @@
-"""A store's file operations on a disk that fails, gets full or slow, in a process that is killed while it writes."""
+"""File operations of a store whose disk fails, fills up or gets slow, and whose process is killed during a write."""
 
 from __future__ import annotations
 
@@ -9,52 +9,49 @@ from pathlib import Path
 from shadow_rx.store.storage.files import FileOperations, Parts
 from topology.acceptance.plan import COMPUTE_S
 
-_QUICK_S = (1e-5, 0.4 * COMPUTE_S)
-"""Shortest and longest write of a point to a disk that has no trouble: shorter than a step."""
+_FAST_WRITE_S = (1e-5, 0.4 * COMPUTE_S)
+"""Shortest and longest write of a point to a healthy disk, in virtual seconds: shorter than a step."""
 
 
 class ProcessKilled(BaseException):
-    """The shadow process was killed: nothing in it may run on, so no handler of exceptions is meant to see this."""
+    """The shadow node's process was killed. No handler of `Exception` may catch it: a dead process runs nothing."""
 
 
 class FaultyFiles(FileOperations):
-    """Real files with trouble at will.
-
-    What is flushed is not waited for: the machine itself does not die in these runs.
-    """
+    """Real files with injected faults. Does not wait for flushes: the machine itself survives these runs."""
 
     def __init__(self, rng: random.Random) -> None:
-        """Begin without trouble; `rng` decides which writes fail, and how long they take."""
+        """Begin without faults; `rng` decides which writes fail and how long they take."""
         self._rng = rng
-        self.failing = 0.0
-        """Probability that a write fails."""
-        self.failed = 0
-        """Writes that failed so."""
-        self.longest: float | None = None
-        """Virtual seconds that a point takes at most while the disk is slow; None: it is quick."""
-        self.slow = 0
-        """Points that were written slowly."""
-        self.free: int | None = None
-        """Bytes that are left on the disk, None: any number."""
-        self.refused = 0
-        """Writes that found no space."""
+        self.error_probability = 0.0
+        """Probability that a write fails with EIO."""
+        self.errors = 0
+        """Writes that failed with EIO."""
+        self.slowest_s: float | None = None
+        """Longest write of a point while the disk is slow, in virtual seconds; None: the disk is fast."""
+        self.slow_writes = 0
+        """Points written while the disk was slow."""
+        self.free_bytes: int | None = None
+        """Bytes left on the disk; None: unlimited."""
+        self.no_space = 0
+        """Writes that failed with ENOSPC."""
         self.tear: tuple[int, float] | None = None
-        """How many more writes are whole, and the share (0..1) of the next one that is written before the kill."""
+        """Whole writes before the torn one, and the share (0..1) of the torn one that is written before the kill."""
         self.torn = 0
-        """Writes that a kill has torn."""
+        """Writes torn by a kill."""
 
     def seconds(self) -> float:
-        """Draw how long the next point takes."""
-        if self.longest is None:
-            return self._rng.uniform(*_QUICK_S)
-        self.slow += 1
-        return self._rng.uniform(_QUICK_S[1], self.longest)
+        """Draw how long the next point takes to write, in virtual seconds."""
+        if self.slowest_s is None:
+            return self._rng.uniform(*_FAST_WRITE_S)
+        self.slow_writes += 1
+        return self._rng.uniform(_FAST_WRITE_S[1], self.slowest_s)
 
     def write(self, path: Path, data: Parts) -> None:
         """See `FileOperations.write`.
 
         Raises:
-            OSError: the disk is full, or fails; what was written stays in the file.
+            OSError: the disk is full or fails; the part written so far stays in the file.
             ProcessKilled: after a part of the data was written.
         """
         whole = b"".join(data)
@@ -65,16 +62,16 @@ class FaultyFiles(FileOperations):
                 self.tear, self.torn = None, self.torn + 1
                 super().write(path, [whole[: int(len(whole) * share)]])
                 raise ProcessKilled
-        if self.failing and self._rng.random() < self.failing:
-            self.failed += 1
+        if self.error_probability and self._rng.random() < self.error_probability:
+            self.errors += 1
             super().write(path, [whole[: int(len(whole) * self._rng.random())]])
             raise OSError(errno.EIO, "Input/output error", str(path))
-        if self.free is not None:
-            if len(whole) > self.free:
-                self.refused += 1
-                super().write(path, [whole[: self.free]])
+        if self.free_bytes is not None:
+            if len(whole) > self.free_bytes:
+                self.no_space += 1
+                super().write(path, [whole[: self.free_bytes]])
                 raise OSError(errno.ENOSPC, "No space left on device", str(path))
-            self.free -= len(whole)
+            self.free_bytes -= len(whole)
         super().write(path, [whole])
 
     def sync_file(self, path: Path) -> None:

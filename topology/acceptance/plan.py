@@ -1,4 +1,4 @@
-"""What a seed makes of a scenario: when which fault happens, and how bad it is. Pure."""
+"""Draws a run from a scenario and a seed: which faults happen, when, and how severe they are. Pure."""
 
 from __future__ import annotations
 
@@ -16,89 +16,89 @@ from topology.simulation.ring_simulation import LinkPlan
 
 RANKS = 3
 HOPS = (0, 1)
-"""Hops that are replicated: each reduced byte reaches the shadow node twice."""
+"""Replicated hops: each reduced byte reaches the shadow node twice."""
 COMPUTE_S = 1e-3
-"""Virtual seconds that the ranks compute between two steps' packets."""
+"""Virtual seconds that the ranks compute before each step's packets."""
 _STEP_S = 4e-4
 """Virtual seconds within which most of a step's packets are on the network."""
 _OPTIMIZERS = ("AdamW", "Adam", "SGD", "RMSprop", "Adagrad")
 
 
 @dataclass(frozen=True)
-class Length:
-    """How long a run is."""
+class RunLength:
+    """Number of steps of a run."""
 
     steps: int = 8
-    """Steps during which faults happen."""
-    more: int = 3
-    """Steps for which the job that is restarted from the newest durable point goes on after that."""
+    """Steps with faults."""
+    steps_after_restart: int = 3
+    """Further steps, trained after a restart from the newest durable recovery point."""
 
     @property
     def total(self) -> int:
         """All steps."""
-        return self.steps + self.more
+        return self.steps + self.steps_after_restart
 
 
 @dataclass(frozen=True)
-class Moment:
-    """A point of time within a step, and how long what happens there lasts."""
+class Crash:
+    """The crash of a shadow node or of all ranks."""
 
     step: int
-    """The step."""
+    """Step in which it happens."""
     delay: float
-    """Virtual seconds after the step's first packet; below 0 while the ranks compute it."""
-    lasts: float = 0.0
-    """Virtual seconds until what was killed is started again; ranks are started again at once."""
+    """Virtual seconds after the step's first packet; negative while the ranks compute the step."""
+    downtime: float = 0.0
+    """Virtual seconds until the shadow node is restarted; ranks are restarted at once."""
     silent: bool = False
-    """Of ranks: their hosts die, rather than the processes, whose kernels send resets."""
+    """For ranks: whether the hosts crash, so that no kernel sends TCP resets."""
 
 
 @dataclass(frozen=True)
-class SwitchDeath:
-    """The end of the switch."""
+class SwitchCrash:
+    """The crash of the switch."""
 
     step: int
-    """Step in which it dies."""
+    """Step in which it happens."""
     share: float
-    """Where in the step, as a share (0..1) of the frames of the step before."""
+    """When in the step: after this share (0..1) of the number of frames of the step before."""
     downtime: float | None
-    """Virtual seconds until it is there again; None: a standby takes over at once."""
+    """Virtual seconds until it is restarted; None: a standby takes over at once."""
     torn: bool
-    """Whether only some copies of its last frame leave it."""
+    """Whether only some copies of its last frame leave the switch."""
 
 
 @dataclass(frozen=True)
 class Congestion:
-    """A time in which the link to the shadow node is too slow."""
+    """Steps during which the link to the shadow node is too slow."""
 
     first: int
-    """First step of it."""
+    """First step."""
     last: int
-    """Last step of it."""
+    """Last step."""
     rate: float
     """Bits per second."""
     queue_bytes: float
-    """Bytes that may wait."""
+    """Bytes that may be queued."""
 
 
 @dataclass(frozen=True)
 class SlowStorage:
-    """A time in which storage is slower than training."""
+    """Steps during which storage is slower than training."""
 
     first: int
-    """First step of it."""
+    """First step."""
     last: int
-    """Last step of it."""
-    longest: float
-    """Virtual seconds that a write takes at most."""
+    """Last step."""
+    slowest_s: float
+    """Longest write, in virtual seconds."""
     depth: int
-    """Points that may wait in this run."""
-    little_memory: bool
-    """Whether the node has as little memory as it works with at all: then that is the bound."""
+    """Most points that may wait for storage."""
+    low_memory: bool
+    """Whether the node has only the memory that it needs to work, which then limits the points that wait."""
 
 
 @dataclass(frozen=True)
-class TrialPlan:
+class RunPlan:
     """Everything that a seed decides."""
 
     scenario: str
@@ -106,44 +106,44 @@ class TrialPlan:
     seed: int
     """The seed."""
     injections: frozenset[Injection]
-    """What goes wrong."""
-    length: Length
-    """How long the run is."""
+    """Faults of the run."""
+    length: RunLength
+    """Number of steps."""
     job: Job
-    """The job, with its changes of the optimizer."""
+    """The job, with its optimizer changes."""
     links: LinkPlan
     """Impairments of the links."""
     orderly: bool = True
-    """Whether training ends in good order; otherwise all ranks die after the last step."""
+    """Whether training ends in good order; otherwise all ranks are killed after the last step."""
     congestion: Congestion | None = None
     """When replicas are lost in bursts."""
-    side_channel_trouble: float = 0.0
-    """Probability of each kind of trouble of a call."""
-    shadow_restarts: tuple[Moment, ...] = ()
-    """Deaths of the shadow node."""
-    rank_restarts: tuple[Moment, ...] = ()
-    """Deaths of all ranks."""
-    switch_death: SwitchDeath | None = None
-    """End of the switch."""
+    side_channel_fault_probability: float = 0.0
+    """Probability of each kind of side-channel fault (`UnreliableSideChannel.fault_probability`)."""
+    shadow_restarts: tuple[Crash, ...] = ()
+    """Crashes of the shadow node."""
+    rank_restarts: tuple[Crash, ...] = ()
+    """Crashes of all ranks."""
+    switch_crash: SwitchCrash | None = None
+    """Crash of the switch."""
     full_disk: tuple[int, int, int] | None = None
-    """First and last step during which the disk is full, and the bytes that are left on it."""
+    """First and last step during which the disk is full, and the bytes left on it."""
     storage_errors: tuple[int, int, float] | None = None
-    """First and last step during which writes fail, and the probability of each."""
+    """First and last step during which writes fail, and the probability that one does."""
     slow_storage: SlowStorage | None = None
-    """When writes take long."""
+    """When writes are slow."""
     torn_write: tuple[int, float, float] | None = None
-    """Whole writes before the torn one, its share that is written, and virtual seconds until the shadow is back."""
+    """Whole writes before the torn one, the share (0..1) of it that is written, and the downtime in virtual seconds."""
     unused: dict[str, str] = field(default_factory=dict)
-    """Injections that were drawn and left out, with the reason."""
+    """Faults that were drawn but left out, with the reason."""
 
 
-def draw(scenario: Scenario, seed: int, length: Length) -> TrialPlan:
-    """Return what `seed` makes of `scenario`; equal arguments give equal plans."""
+def draw_plan(scenario: Scenario, seed: int, length: RunLength) -> RunPlan:
+    """Draw the run of `scenario` with `seed`; equal arguments give equal plans."""
     rng = random.Random(f"acceptance/{scenario.name}/{seed}")
     chosen = set(rng.sample(scenario.injections, scenario.pick) if scenario.pick else scenario.injections)
     unused: dict[str, str] = {}
     if {Injection.SWITCH_RESTART, Injection.SWITCH_FAILOVER} <= chosen:
-        # There is one standby: a switch that has been replaced has none.
+        # There is only one standby.
         chosen.remove(Injection.SWITCH_RESTART)
         unused[Injection.SWITCH_RESTART] = "the switch fails over in this run"
     changes = _changes(rng, length) if Injection.OPTIMIZER_CHANGE in chosen else []
@@ -155,30 +155,32 @@ def draw(scenario: Scenario, seed: int, length: Length) -> TrialPlan:
         store=StoreSpec(every=rng.choice([1, 1, 2]) if mixed else 1, base_every=rng.randint(2, 5)),
     )
     links, orderly = _links(rng, chosen), rng.random() < 0.5
-    plan = TrialPlan(scenario.name, seed, frozenset(chosen), length, job, links, orderly, unused=unused)
+    plan = RunPlan(scenario.name, seed, frozenset(chosen), length, job, links, orderly, unused=unused)
     if Injection.CONGESTION in chosen:
         first = rng.randint(2, length.steps - 2)
         last = rng.randint(first, length.steps - 1)
         congestion = Congestion(first, last, 10 ** rng.uniform(7.5, 8.5), rng.uniform(3000, 6000))
         plan = replace(plan, congestion=congestion)
     if Injection.SIDE_CHANNEL in chosen:
-        plan = replace(plan, side_channel_trouble=rng.choice([0.1, 0.3]))
+        plan = replace(plan, side_channel_fault_probability=rng.choice([0.1, 0.3]))
     if Injection.SHADOW_RESTART in chosen:
-        moments = tuple(_moment(rng, length, _downtime(rng)) for _ in range(rng.choice([1, 1, 2])))
-        plan = replace(plan, shadow_restarts=moments)
+        crashes = tuple(_crash(rng, length, _downtime(rng)) for _ in range(rng.choice([1, 1, 2])))
+        plan = replace(plan, shadow_restarts=crashes)
     if Injection.RANK_RESTART in chosen:
-        moment = replace(_moment(rng, length), silent=rng.random() < 0.5)
-        plan = replace(plan, rank_restarts=(moment,))
+        rank_crash = replace(_crash(rng, length), silent=rng.random() < 0.5)
+        plan = replace(plan, rank_restarts=(rank_crash,))
     if chosen & {Injection.SWITCH_RESTART, Injection.SWITCH_FAILOVER}:
         downtime = None if Injection.SWITCH_FAILOVER in chosen else 10 ** rng.uniform(-3, 0)
-        death = SwitchDeath(rng.randint(2, length.steps - 1), rng.uniform(0.05, 0.95), downtime, rng.random() < 0.5)
-        plan = replace(plan, switch_death=death)
+        switch_crash = SwitchCrash(
+            rng.randint(2, length.steps - 1), rng.uniform(0.05, 0.95), downtime, rng.random() < 0.5
+        )
+        plan = replace(plan, switch_crash=switch_crash)
     if Injection.FULL_DISK in chosen:
         first = rng.randint(2, length.steps - 3)
         last = rng.randint(first, length.steps - 1)
         plan = replace(plan, full_disk=(first, last, rng.randint(0, 2000)))
     if Injection.TORN_WRITE in chosen:
-        # The store's description and the first base are three writes; later steps have one or three.
+        # The store's description and the first base take three writes; later steps take one or three.
         plan = replace(plan, torn_write=(rng.randint(3, length.steps), rng.random(), _downtime(rng)))
     if Injection.STORAGE_ERRORS in chosen:
         first = rng.randint(2, length.steps - 3)
@@ -186,14 +188,16 @@ def draw(scenario: Scenario, seed: int, length: Length) -> TrialPlan:
         plan = replace(plan, storage_errors=(first, last, rng.choice([0.5, 0.9])))
     if Injection.SLOW_STORAGE in chosen:
         first, last = rng.randint(2, max(2, length.steps - 5)), length.steps - rng.randint(1, 2)
-        little = rng.random() < 0.4
-        slow = SlowStorage(first, last, rng.uniform(6, 12) * COMPUTE_S, 64 if little else rng.randint(1, 2), little)
+        low_memory = rng.random() < 0.4
+        slow = SlowStorage(
+            first, last, rng.uniform(6, 12) * COMPUTE_S, 64 if low_memory else rng.randint(1, 2), low_memory
+        )
         plan = replace(plan, slow_storage=slow)
     return plan
 
 
 def make_job(changes: list[ChangeSpec], *, channels: int, mtu: int, store: StoreSpec) -> Job:
-    """Return the job of all rows: three ranks, both hops replicated, digests, log and bases, each rank with buffers."""
+    """Return the job of all rows: three ranks with own buffers, both hops replicated, digests, log and bases."""
     state = {name: rule.model_dump(mode="json") for name, rule in default_state().items()}
     frozen = ["0.*"] if any(change.train for change in changes) else []
     if frozen:
@@ -242,13 +246,13 @@ def _links(rng: random.Random, chosen: set[Injection]) -> LinkPlan:
 
     uplink = replace(any_link(), loss=amount(Injection.LOSS_BEFORE, 0.01, 0.05))
     downlink = replace(any_link(), loss=amount(Injection.LOSS_BEFORE, 0.01, 0.05))
-    # Two flips in one segment can pass TCP's checksum, and a rank that then finds a wrong frame CRC stops the job. So
-    # segments to a rank are damaged on one of their two links.
+    # Two flips in one segment can pass TCP's checksum, and a rank that then finds a wrong frame CRC stops the job. So a
+    # segment between ranks is damaged on one of its two links only.
     if rng.random() < 0.5:
         uplink = replace(uplink, corrupt=0.0)
     else:
         downlink = replace(downlink, corrupt=0.0)
-    # Behind the switch only the frames' CRC finds several flips.
+    # Replicas may have several flips: the frame CRC finds them.
     replica = replace(any_link(), loss=amount(Injection.LOSS_AFTER, 0.02, 0.06), corrupt_bits=3)
     return LinkPlan(uplink, downlink, replica)
 
@@ -257,13 +261,13 @@ def _downtime(rng: random.Random) -> float:
     return rng.choice([0.0, rng.uniform(0, 4 * (COMPUTE_S + _STEP_S))])
 
 
-def _moment(rng: random.Random, length: Length, lasts: float = 0.0) -> Moment:
+def _crash(rng: random.Random, length: RunLength, downtime: float = 0.0) -> Crash:
     step = rng.randint(3, length.steps - 1)
-    return Moment(step, rng.choice([rng.uniform(0, _STEP_S), rng.uniform(-COMPUTE_S, 0)]), lasts)
+    return Crash(step, rng.choice([rng.uniform(0, _STEP_S), rng.uniform(-COMPUTE_S, 0)]), downtime)
 
 
-def _changes(rng: random.Random, length: Length) -> list[ChangeSpec]:
-    """Draw one to three changes: new options, another class, parameters that become trained."""
+def _changes(rng: random.Random, length: RunLength) -> list[ChangeSpec]:
+    """Draw one to three changes: new options, another optimizer class, parameters that start to be trained."""
     steps = sorted(rng.sample(range(2, length.total), rng.randint(1, 3)))
     if steps[0] >= length.steps:
         steps[0] = rng.randint(2, length.steps - 1)

@@ -1,4 +1,4 @@
-"""What one run of the acceptance test found out, and what of it must not be so. Pure data and arithmetic."""
+"""The results of acceptance runs, and the checks that they must pass. Pure."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from topology.acceptance.scenarios import Outcome, Scenario
 
 
 class StepNumbers(NamedTuple):
-    """The contract's three numbers, as the shadow node said them when a step was trained."""
+    """The contract's three step numbers, as the shadow node reported them when a step had been trained."""
 
     step: int
-    """The step that all ranks had just finished."""
+    """Step that all ranks had just finished."""
     trained: int
-    """Newest step that the shadow node was told of."""
+    """Newest step whose records the shadow node had."""
     replica: int
     """Newest recovery point."""
     durable: int
     """Newest recovery point on storage."""
 
 
-class Reported(NamedTuple):
-    """A step that is not on storage, and why."""
+class ReportedGap(NamedTuple):
+    """A step that is not on storage, with the reported reason."""
 
     step: int
     """The step."""
     reason: str
     """A value of `checkmate_common.recovery.reasons.GapReason`."""
     detail: str
-    """What exactly."""
+    """What the reason refers to."""
 
 
 @dataclass
@@ -46,44 +46,44 @@ class RunRecord:
     seed: int
     """The seed."""
     steps: int
-    """Steps that were to be trained with faults."""
+    """Steps to train with faults."""
     numbers: list[StepNumbers] = field(default_factory=list)
-    """By step, in the order of training; a step that was trained again is there again."""
+    """In the order of training; a step that was trained again occurs again."""
     at_end: StepNumbers | None = None
-    """The last of them before the job was started again."""
+    """The numbers at the end, before the job was restarted."""
     injected: dict[str, int] = field(default_factory=dict)
-    """How often each fault really happened."""
+    """How often each fault happened."""
     verified: int = 0
-    """Recovery points that were compared: in memory, and again as read from the store."""
+    """Number of comparisons of recovery points: in memory, and again as read from the store."""
     repaired: int = 0
-    """Steps with bytes that only the redundant hop brought."""
+    """Steps with bytes from the redundant hop only."""
     resynced: int = 0
     """Steps whose state the trainer uploaded."""
-    reported: list[Reported] = field(default_factory=list)
-    """Steps that are not on storage in the end, with the reason."""
+    reported: list[ReportedGap] = field(default_factory=list)
+    """Steps that are not on storage at the end, with the reason."""
     excuses: list[Excuse] = field(default_factory=list)
-    """Steps that the faults of the run may have cost, and for which reasons: nothing else may be reported."""
+    """Steps that the faults of the run may have cost, with the allowed reasons; no others may be reported."""
     wrong: list[str] = field(default_factory=list)
-    """Recovery points that are not the trainers' state, or are on storage and cannot be read: must be empty."""
+    """Recovery points that differ from the trainers' state or cannot be read; must be empty."""
     unexplained: list[int] = field(default_factory=list)
-    """Steps that are neither on storage nor explained: must be empty."""
+    """Steps that are neither on storage nor explained; must be empty."""
     training: str | None = None
-    """First difference of the training from the run without faults: must be None."""
+    """First difference of the training from the run without faults; must be None."""
     restarted_from: int = 0
-    """Newest durable step, from which the job was started again; 0: there was none."""
+    """Newest durable step, from which the job was restarted; 0: there was none."""
     restart: str | None = None
-    """How the job that was started again differs from the run without faults: must be None."""
+    """First difference of the restarted job from the run without faults; must be None."""
     error: str | None = None
-    """Why the run could not be made: must be None."""
+    """Why the run failed to complete; must be None."""
     left_out: dict[str, str] = field(default_factory=dict)
-    """Faults of the scenario that cannot be injected here, or not together with the others, with the reason."""
+    """Faults of the scenario that were not injected, with the reason."""
     skipped: str | None = None
     """Why this fault cannot be injected on this fabric."""
     seconds: float = 0.0
-    """Duration."""
+    """Duration in seconds of wall time."""
 
     def outcomes(self) -> dict[Outcome, int]:
-        """Return how many steps had which outcome."""
+        """Return the number of steps by outcome."""
         return {
             Outcome.REPAIRED: self.repaired,
             Outcome.RESYNCED: self.resynced,
@@ -99,22 +99,22 @@ class RunRecord:
         """Return the record that `to_json` wrote.
 
         Raises:
-            TypeError, KeyError: it is none.
+            TypeError, KeyError: `data` is not a record.
         """
         numbers = [StepNumbers(*entry) for entry in data["numbers"]]
-        reported = [Reported(*entry) for entry in data["reported"]]
+        reported = [ReportedGap(*entry) for entry in data["reported"]]
         excuses = [Excuse(fault, first, last, tuple(reasons)) for fault, first, last, reasons in data["excuses"]]
         at_end = StepNumbers(*data["at_end"]) if data["at_end"] is not None else None
         return cls(**{**data, "numbers": numbers, "at_end": at_end, "reported": reported, "excuses": excuses})
 
 
 def failures(record: RunRecord) -> list[str]:
-    """Return what must not be so whatever happens, a sentence each; empty: the contract holds in this run."""
+    """Return the violations of the contract in a run, a sentence each; empty if it holds."""
     if record.skipped is not None:
         return []
     found = []
     if record.error is not None:
-        found.append(f"the run could not be made: {record.error}")
+        found.append(f"the run did not complete: {record.error}")
     if record.wrong:
         found.append(f"{len(record.wrong)} wrong checkpoints: {record.wrong[0]}")
     if record.training is not None:
@@ -138,7 +138,7 @@ def failures(record: RunRecord) -> list[str]:
 
 @dataclass(frozen=True)
 class Row:
-    """A scenario on a fabric, with all its runs."""
+    """A scenario on a fabric with all its runs."""
 
     scenario: Scenario
     """The scenario."""
@@ -154,12 +154,12 @@ class Row:
         return reasons[0] if reasons else None
 
     def total(self, outcome: Outcome) -> int:
-        """Return how many steps of all runs had an outcome."""
+        """Return the number of steps with an outcome, over all runs."""
         return sum(run.outcomes()[outcome] for run in self.runs)
 
     @property
     def injected(self) -> Counter[str]:
-        """How often each fault happened in all runs."""
+        """How often each fault happened, over all runs."""
         total: Counter[str] = Counter()
         for run in self.runs:
             total.update(run.injected)
@@ -167,17 +167,17 @@ class Row:
 
     @property
     def left_out(self) -> dict[str, str]:
-        """Faults that no run has, with the reason; of seeds that draw their faults nothing is missing."""
+        """Faults that no run has, with the reason; empty where the seed draws the faults."""
         if self.scenario.pick:
             return {}
         return {name: why for run in self.runs for name, why in run.left_out.items() if not self.injected[name]}
 
     def failed_runs(self) -> list[tuple[RunRecord, list[str]]]:
-        """Return the runs in which the contract does not hold, with what is wrong."""
+        """Return the runs that violate the contract, with the violations."""
         return [(run, found) for run in self.runs if (found := failures(run))]
 
     def shortcomings(self) -> list[str]:
-        """Return what the row's runs together do not show, though it is there to show it."""
+        """Return what the row requires of its runs together and they do not show."""
         if self.skipped is not None:
             return []
         found = []
@@ -188,12 +188,12 @@ class Row:
         if expected and not any(self.total(outcome) for outcome in expected):
             found.append(f"no step was {' or '.join(sorted(expected))}")
         if self.scenario.complete and (missing := self.total(Outcome.REPORTED)):
-            found.append(f"{missing} steps are not on storage, though nothing that was injected excuses that")
+            found.append(f"{missing} steps are not on storage, though no injected fault excuses it")
         return found
 
     @property
     def passed(self) -> bool:
-        """Whether the contract holds in all runs, and they show what they are there to show."""
+        """Whether the contract holds in all runs, and they show what the row requires."""
         return not self.failed_runs() and not self.shortcomings()
 
 

@@ -1,4 +1,4 @@
-"""The rows of the acceptance test, as data: what is injected, and what must come of it."""
+"""The fault rows of the acceptance test, as data: the faults injected and the outcomes they must have."""
 
 from __future__ import annotations
 
@@ -7,67 +7,67 @@ from enum import StrEnum
 
 
 class Injection(StrEnum):
-    """What goes wrong in a run."""
+    """A fault that is injected in a run."""
 
     LOSS_BEFORE = "loss-before-switch"
     """Frames are lost between the ranks and the switch, in both directions."""
     LOSS_AFTER = "loss-after-switch"
     """Replicas are lost between the switch and the shadow node."""
     REORDER = "reordering"
-    """Frames are held back on every link, so that later ones overtake them."""
+    """Frames are delayed on every link, so that later ones overtake them."""
     DUPLICATE = "duplication"
     """Frames arrive twice on every link."""
     CORRUPT = "corruption"
     """Bits of frames are flipped on every link."""
     CONGESTION = "mirror-congestion"
-    """The link to the shadow node is slower than the replicas, and its queue is small: bursts are lost."""
+    """The link to the shadow node is slower than the replicas arrive, with a short queue: bursts are lost."""
     SIDE_CHANNEL = "side-channel-loss"
-    """Side-channel requests and replies get lost, and requests arrive twice."""
+    """Side-channel requests and replies are lost, and requests arrive twice."""
     SHADOW_RESTART = "shadow-restart"
-    """The shadow node is killed in the middle of a step and started again with its store."""
+    """The shadow node is killed in the middle of a step and restarted with its store."""
     OPTIMIZER_CHANGE = "optimizer-change"
-    """Options, parameter groups or the class of the optimizer change in the middle of the run."""
+    """The optimizer's options, parameter groups or class change in the middle of the run."""
     SWITCH_RESTART = "switch-restart"
-    """The switch is killed and started again empty; its controller restores it."""
+    """The switch is killed and restarted empty; its controller restores it."""
     SWITCH_FAILOVER = "switch-failover"
     """The switch is killed for good; a standby takes over."""
     RANK_RESTART = "rank-restart"
-    """All ranks die in the middle of a step and are started again from the newest durable recovery point."""
+    """All ranks are killed in the middle of a step and restarted from the newest durable recovery point."""
     FULL_DISK = "full-disk"
-    """The store's disk is full for some steps: writes end with ENOSPC after a part."""
+    """The store's disk is full for some steps: writes fail with ENOSPC after a part."""
     STORAGE_ERRORS = "storage-errors"
     """For some steps, writes to the store fail at random after a part."""
     SLOW_STORAGE = "slow-storage"
-    """For some steps, writes to the store take up to several steps; few points, or little memory, may wait."""
+    """For some steps, writes to the store take up to several steps; few points may wait, or memory is low."""
     TORN_WRITE = "torn-write"
-    """The shadow node is killed in the middle of a write to its store, and started again."""
+    """The shadow node is killed in the middle of a write to its store and restarted."""
 
 
 class Outcome(StrEnum):
-    """What can become of a step besides that it is simply replicated and stored."""
+    """What can happen to a step other than being replicated and stored at once."""
 
     REPAIRED = "repaired"
-    """Bytes that one copy lost came from the redundant hop."""
+    """Lost bytes came from the redundant hop."""
     RESYNCED = "resynced"
-    """The trainer uploaded its state of the step after a loss."""
+    """The trainer uploaded the state of the step after a loss."""
     REPORTED = "reported"
-    """The step is not on storage, and the reason was given."""
+    """The step is not on storage, and the reason was reported."""
 
 
 @dataclass(frozen=True)
 class Scenario:
-    """One row."""
+    """One fault row."""
 
     name: str
     """Short name, for ``--only``."""
     injections: tuple[Injection, ...]
-    """What goes wrong. Each of them must really have happened in the row's runs together."""
+    """Faults. Each must happen at least once in the row's runs together."""
     expects: frozenset[Outcome] = frozenset()
-    """At least one of these must be seen in the row's runs together; empty: nothing in particular."""
+    """At least one of these must occur in the row's runs together; empty: any."""
     complete: bool = False
-    """Whether every step must become durable, none reported."""
+    """Whether every step must become durable."""
     pick: int = 0
-    """Of `injections`, so many are drawn by the seed; 0: all of them."""
+    """How many of `injections` the seed draws; 0: all of them."""
 
 
 _REPAIR = frozenset({Outcome.REPAIRED})
@@ -76,7 +76,7 @@ _LOSES = frozenset({Outcome.RESYNCED, Outcome.REPORTED})
 NETWORK = (
     Injection.LOSS_BEFORE, Injection.LOSS_AFTER, Injection.REORDER, Injection.DUPLICATE, Injection.CORRUPT,
 )  # fmt: skip
-"""Impairments of links, which can all be there at the same time."""
+"""Link impairments, which can be combined freely."""
 
 ALONE = (
     Scenario("loss-before-switch", (Injection.LOSS_BEFORE,), complete=True),
@@ -95,10 +95,10 @@ ALONE = (
     Scenario("slow-storage", (Injection.SLOW_STORAGE,), frozenset({Outcome.REPORTED})),
     Scenario("torn-write", (Injection.TORN_WRITE,), _LOSES),
 )
-"""Each fault of the contract by itself."""
+"""Each fault of the contract alone."""
 
 ANYTHING = Scenario("mixed-anything", tuple(Injection), pick=5)
-"""Five faults that the seed draws from all of them: what the soak runs."""
+"""Five faults that the seed draws from all of them; the row of the soak test."""
 
 MIXED = (
     Scenario("mixed-network", (*NETWORK, Injection.SIDE_CHANNEL)),
@@ -116,7 +116,7 @@ MIXED = (
     ),
     ANYTHING,
 )
-"""Several at once."""
+"""Several faults in each run."""
 
 SCENARIOS = (*ALONE, *MIXED)
-"""All rows, in the order of the table."""
+"""All fault rows, in the order of the table."""

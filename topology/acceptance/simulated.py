@@ -1,4 +1,4 @@
-"""One run in the seeded simulation: with its faults, judged, then started again from the newest durable step."""
+"""A run in the seeded simulation: trained with faults, checked, and restarted from the newest durable step."""
 
 from __future__ import annotations
 
@@ -9,68 +9,65 @@ from pathlib import Path
 import torch
 
 from nccl_emu.errors import EmulatorError
-from topology.acceptance.plan import Length, TrialPlan, draw
-from topology.acceptance.record import Reported, RunRecord
+from topology.acceptance.fault_simulation import FaultSimulation
+from topology.acceptance.plan import RunLength, RunPlan, draw_plan
+from topology.acceptance.record import ReportedGap, RunRecord
 from topology.acceptance.scenarios import Scenario
-from topology.acceptance.stored import check_store
-from topology.acceptance.truth import reference_truth
-from topology.acceptance.world import AcceptanceWorld
+from topology.acceptance.step_state import reference_states
+from topology.acceptance.store_check import check_store
 from topology.errors import TestbedError
 
 FABRIC = "simulation"
 
 
-def run_simulated(scenario: Scenario, seed: int, length: Length) -> RunRecord:
-    """Run a scenario with a seed; equal arguments give equal histories.
-
-    Whatever goes wrong in the run is in its record: it raises nothing.
-    """
+def run_simulated(scenario: Scenario, seed: int, length: RunLength) -> RunRecord:
+    """Run a scenario with a seed; equal arguments give equal histories. Raises nothing: errors are in the record."""
     started = time.monotonic()
     record = RunRecord(scenario.name, FABRIC, seed, length.steps)
     try:
         with tempfile.TemporaryDirectory(prefix="checkmate-") as folder:
-            plan = draw(scenario, seed, length)
+            plan = draw_plan(scenario, seed, length)
             record.left_out = dict(plan.unused)
             _run(plan, Path(folder) / "store", record)
-    except Exception as error:  # a run of thousands must not end the others, and its seed is what matters
+    except Exception as error:  # one run of thousands must not end the others
         record.error = f"{type(error).__name__}: {error}"
     record.seconds = time.monotonic() - started
     return record
 
 
-def _run(plan: TrialPlan, root: Path, record: RunRecord) -> None:
+def _run(plan: RunPlan, root: Path, record: RunRecord) -> None:
     torch.set_num_threads(1)
-    truth = reference_truth(plan.job, plan.seed, plan.length.total)
-    world = AcceptanceWorld(plan, truth, root, record)
+    expected = reference_states(plan.job, plan.seed, plan.length.total)
+    run = FaultSimulation(plan, expected, root, record)
     try:
-        world.begin()
-        world.train(plan.length.steps)
-        world.end(orderly=plan.orderly)
+        run.begin()
+        run.train(plan.length.steps)
+        run.end(orderly=plan.orderly)
         record.at_end = record.numbers[-1] if record.numbers else None
-        durable = check_store(root, plan.job, truth, world.stored, record)
+        durable = check_store(root, plan.job, expected, run.stored, record)
         for step in range(1, plan.length.steps + 1):
-            gap = world.explanation(step) if step not in durable else None
+            gap = run.explain(step) if step not in durable else None
             if gap is not None and gap.detail:
-                # Without the temporary folder's name, so that equal seeds give equal records.
-                record.reported.append(Reported(step, gap.reason.value, gap.detail.replace(str(root), "store")))
+                # The temporary folder's name would make records of equal seeds differ.
+                record.reported.append(ReportedGap(step, gap.reason.value, gap.detail.replace(str(root), "store")))
             elif step not in durable:
                 record.unexplained.append(step)
-        world.count()
-        _restart(world, record)
-        check_store(root, plan.job, truth, world.stored, record)
+        run.count()
+        _restart(run, record)
+        check_store(root, plan.job, expected, run.stored, record)
     finally:
-        world.close()
+        run.close()
 
 
-def _restart(world: AcceptanceWorld, record: RunRecord) -> None:
-    """Start the job again from the newest durable recovery point alone and let it go on; the links stay as they are."""
+def _restart(run: FaultSimulation, record: RunRecord) -> None:
+    """Restart the job from the newest durable recovery point alone and train on; links stay impaired."""
     before, record.training = record.training, None
     try:
-        point = world.newest_durable()
+        point = run.newest_durable()
         record.restarted_from = point.manifest.step if point is not None else 0
-        world.begin(point)
-        world.train(world.plan.length.total)
-        world.end()
+        run.begin(point)
+        run.train(run.plan.length.total)
+        run.end()
         record.restart = record.training
     except (EmulatorError, TestbedError) as error:
         record.restart = f"{type(error).__name__}: {error}"

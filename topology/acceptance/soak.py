@@ -1,6 +1,6 @@
-"""What a long campaign has shown, as numbers in a file, and as the paragraph that the documents have of it.
+"""The summary of a soak test, as a JSON file and as a paragraph of the documents.
 
-``python -m topology.acceptance.soak NUMBERS.json DOCUMENT.md`` puts the paragraph into a document.
+``python -m topology.acceptance.soak NUMBERS.json DOCUMENT.md`` updates the paragraph in a document.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from topology.acceptance.scenarios import Outcome
 SOAK_FILE = "soak.json"
 """Name of the file in a campaign's folder."""
 BEGIN, END = "<!-- soak: begin -->", "<!-- soak: end -->"
-"""Around the paragraph in a document."""
+"""Markers around the paragraph in a document."""
 
 
 @dataclass(frozen=True)
 class Soak:
-    """The sum of many runs."""
+    """Totals of many runs."""
 
     fabric: str
-    """Where they were made."""
+    """``simulation`` or ``mininet``."""
     seeds: int
-    """Runs, each with a seed of its own."""
+    """Number of runs, each with a seed of its own."""
     first_seed: int
     """Smallest seed."""
     last_seed: int
@@ -37,21 +37,21 @@ class Soak:
     clean: int
     """Runs in which the contract held."""
     failed_seeds: list[int]
-    """The others."""
+    """Seeds of the other runs."""
     run_seconds: float
-    """Sum of the durations of the runs."""
+    """Sum of the runs' durations in seconds."""
     jobs: int
-    """Runs that were made at a time, in the end."""
+    """Runs made in parallel."""
     trained: int
-    """Steps that were trained, those that were trained again included."""
+    """Steps trained, counting those trained again."""
     compared: int
-    """Recovery points that were compared bit for bit with the trainers' state."""
+    """Recovery points compared bit for bit with the trainers' state."""
     outcomes: dict[str, int]
-    """Steps by what became of them."""
+    """Number of steps by outcome."""
     injected: dict[str, int]
     """How often each fault happened."""
     runs_with: dict[str, int]
-    """In how many runs each fault happened."""
+    """Number of runs in which each fault happened."""
 
     def write(self, path: Path) -> None:
         """Write as JSON."""
@@ -81,7 +81,7 @@ class Soak:
 
 
 def soak_of(records: Sequence[RunRecord], jobs: int) -> Soak:
-    """Return the sum of `records`, of which there is at least one."""
+    """Return the totals of `records`, which must not be empty."""
     injected: Counter[str] = Counter()
     with_fault: Counter[str] = Counter()
     outcomes = Counter({outcome.value: 0 for outcome in Outcome})
@@ -108,11 +108,11 @@ def soak_of(records: Sequence[RunRecord], jobs: int) -> Soak:
     )
 
 
-def fill(document: Path, soak: Soak) -> None:
-    """Put the paragraph into a document, between its marks.
+def update_document(document: Path, soak: Soak) -> None:
+    """Replace the paragraph between the markers of a document.
 
     Raises:
-        ValueError: the document has no marks.
+        ValueError: the document has no markers.
     """
     before, begin, rest = document.read_text(encoding="utf-8").partition(BEGIN)
     _, end, after = rest.partition(END)
@@ -122,4 +122,4 @@ def fill(document: Path, soak: Soak) -> None:
 
 
 if __name__ == "__main__":
-    fill(Path(sys.argv[2]), Soak.read(Path(sys.argv[1])))
+    update_document(Path(sys.argv[2]), Soak.read(Path(sys.argv[1])))

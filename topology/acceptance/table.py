@@ -1,4 +1,4 @@
-"""The result of the acceptance test: the table, what failed and how to see it again, and the same as JSON."""
+"""The result of the acceptance test as a table, with failures and commands to reproduce them, and as JSON."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from topology.acceptance.record import Row, RunRecord
 from topology.acceptance.scenarios import Outcome
 
 MOST_FAILURES = 20
-"""Failed runs that are listed below the table; the file of runs has all."""
+"""Most failed runs listed below the table; the file of runs has all."""
 
 
 def render(rows: Sequence[Row], console: Console, out: str) -> None:
-    """Print one line a row, what failed, and the verdict as the last line."""
+    """Print a line for each row, the failures, and the verdict as the last line."""
     for fabric in dict.fromkeys(row.fabric for row in rows):
         console.print(_table(fabric, [row for row in rows if row.fabric == fabric]))
     for line in _notes(rows):
@@ -41,7 +41,7 @@ def _table(fabric: str, rows: Sequence[Row]) -> Table:
 
 
 def passed(rows: Sequence[Row]) -> bool:
-    """Tell whether the contract holds in every run of every row, and there is a row."""
+    """Return whether there are rows and the contract holds in every run."""
     return bool(rows) and all(row.passed for row in rows)
 
 
@@ -82,7 +82,7 @@ def to_json(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def reproduce(run: RunRecord) -> str:
-    """Return the command that makes a run again."""
+    """Return the command that repeats a run."""
     return f"checkmate acceptance --fabric {run.fabric} --only {run.scenario} --first-seed {run.seed} --seeds 1"
 
 

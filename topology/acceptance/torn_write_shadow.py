@@ -1,7 +1,7 @@
-"""A shadow node that is killed during a write: ``python -m topology.acceptance.torn_write_shadow N SHARE ...``.
+"""A shadow node killed in the middle of a write: ``python -m topology.acceptance.torn_write_shadow N SHARE ...``.
 
-Runs `shadow_rx` with the rest of the arguments. After N whole writes of its store it writes `SHARE` (0..1) of the
-next one and sends itself SIGKILL: nothing is flushed, closed or cleaned up.
+Runs `shadow_rx` with the remaining arguments. After N whole writes to its store it writes SHARE (0..1) of the next one
+and sends itself SIGKILL: nothing is flushed, closed or cleaned up.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from shadow_rx.__main__ import main
 from shadow_rx.store.storage.files import FileOperations, Parts
 
 
-def die_in_a_write(whole: int, share: float) -> None:
-    """Let this process die in the middle of the write after `whole` more ones."""
-    write, left = FileOperations.write, whole
+def tear_write(whole_writes: int, share: float) -> None:
+    """Kill this process in the middle of the write that follows `whole_writes` more."""
+    write, left = FileOperations.write, whole_writes
 
-    def torn(self: FileOperations, path: Path, data: Parts) -> None:
+    def torn_write(self: FileOperations, path: Path, data: Parts) -> None:
         nonlocal left
         if left:
             left -= 1
@@ -29,9 +29,9 @@ def die_in_a_write(whole: int, share: float) -> None:
         write(self, path, [whole[: int(len(whole) * share)]])
         os.kill(os.getpid(), signal.SIGKILL)
 
-    FileOperations.write = torn  # type: ignore[method-assign]
+    FileOperations.write = torn_write  # type: ignore[method-assign]
 
 
 if __name__ == "__main__":
-    die_in_a_write(int(sys.argv[1]), float(sys.argv[2]))
+    tear_write(int(sys.argv[1]), float(sys.argv[2]))
     sys.exit(main(sys.argv[3:]))

@@ -1,4 +1,4 @@
-"""What the testbed asks of a fabric: switches to install on, shadow nodes, and ranks that train and write logs."""
+"""The interface of a fabric: switches to install the job on, shadow nodes, and ranks that train."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from checkmate_common.sidechannel.side_channel_pb2 import Status
-from topology.fabric.roles import Track
+from topology.fabric.participants import Track
 
 OnStep = Callable[[int, float], None]
-"""Called as on_step(step, mean loss) when all groups have finished a step."""
+"""Called as on_step(step, mean loss over the groups) when all groups have finished a step."""
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """One epoch of training."""
+    """What to train in one epoch."""
 
     epoch: int
-    """Incarnation of the communicators."""
+    """Number of the epoch, from 1."""
     first_step: int
     """First step to train."""
     last_step: int
@@ -28,20 +28,20 @@ class TrainingPlan:
     logs: Path
     """Folder for the ranks' logs and states (see `RunFiles.rank_logs`)."""
     resume_from: Mapping[str, Path] = field(default_factory=dict)
-    """Recovery point to build the trainers from, by group; empty trains from the seed."""
-    dies_after: int | None = None
-    """Step after which all ranks are killed, in the middle of the next one; None: they train to the last step."""
+    """Folder of the recovery point that a group's trainers start from, by group; empty: they start from the seed."""
+    kill_after: int | None = None
+    """Step after which all ranks are killed, in the middle of the next step; None: not at all."""
 
 
 class Fabric(Protocol):
-    """A network with switches, shadow nodes and ranks; a context manager that starts and stops everything."""
+    """A network of switches, shadow nodes and ranks; a context manager that starts and stops them."""
 
     name: str
     """``inproc`` or ``mininet``."""
     targets: dict[str, str]
-    """P4Runtime address of each switch, or of its standby once that has taken over."""
-    happened: list[str]
-    """What became of the events that were asked for, in words."""
+    """P4Runtime address by switch; that of the standby once it has taken over."""
+    event_log: list[str]
+    """What happened at each event, a sentence each."""
 
     def __enter__(self) -> Self:
         """Start switches and shadow nodes."""
@@ -54,9 +54,9 @@ class Fabric(Protocol):
         ...
 
     def train(self, plan: TrainingPlan, on_step: OnStep) -> float:
-        """Train one epoch of all groups; returns, when all ranks have ended, the accuracy of the final models.
+        """Train one epoch of all groups; return the accuracy of the final models when all ranks have ended.
 
-        That is the share of the data set that a model classifies rightly (0..1), the mean over the groups.
+        The accuracy is the share (0..1) of the data set classified correctly, the mean over the groups.
 
         Raises:
             TestbedError: a rank failed or made no progress.
@@ -64,5 +64,5 @@ class Fabric(Protocol):
         ...
 
     def settle(self, step: int) -> dict[Track, Status]:
-        """Wait until `step` is a recovery point or can never be one; return the status of every track."""
+        """Wait until `step` is a recovery point or never will be; return the status of every track."""
         ...

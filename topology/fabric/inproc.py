@@ -1,4 +1,4 @@
-"""The in-process fabric: the simulation with embedded switches, P4Runtime and the side channel over real gRPC."""
+"""The in-process fabric: simulated links, embedded switches; P4Runtime and the side channel over real gRPC."""
 
 from __future__ import annotations
 
@@ -34,24 +34,25 @@ from shadow_rx.store.writer import RecoveryStore
 from topology.fabric.base import OnStep, TrainingPlan
 from topology.fabric.inproc_switch import InprocSwitch
 from topology.fabric.local_peer import LocalPeer
-from topology.fabric.roles import Roles, RunFiles, Track, place_of
+from topology.fabric.participants import Participants, Track, switch_port
+from topology.fabric.port_captures import PortCaptures
+from topology.fabric.run_files import RunFiles
 from topology.fabric.run_tls import RunTls
 from topology.faults import Fault, FaultyLink
-from topology.processes.port_captures import PortCaptures
 from topology.processes.switch_events import EventKind, EventPlan, SwitchEvent
 from topology.processes.switch_supervisor import SwitchSupervisor
-from topology.simulation.event_loop import Place, Simulation
+from topology.simulation.event_loop import Simulation, SwitchPort
 from topology.simulation.links import Impairments, Link
 from topology.simulation.ring_simulation import RingSimulation, ShadowHost
 
 _MID_STEP_S = 2e-4
-"""Virtual seconds within which a step's packets are on the network."""
-_PATIENCE_S = 30.0
+"""Virtual seconds during which a step's packets are on the network."""
+_SWITCH_READY_S = 30.0
 """Seconds that the controller may take to make a switch ready."""
 
 
 class InprocFabric:
-    """Everything in one process and in virtual time; the same cores as on a real network."""
+    """Everything in one process and in virtual time, with the same cores as on a real network."""
 
     name = "inproc"
 
@@ -65,16 +66,16 @@ class InprocFabric:
             job: the job.
             out: folder for captures, events and checkpoints.
             seed: of ISNs, source ports and faults.
-            faults: damage, in the first epoch, to what the first shadow node is sent.
-            events: what happens in the first epoch; for those of the switch the fabric has a controller of its own.
+            faults: damage to replicas of the first shadow node in the first epoch.
+            events: restarts and failovers in the first epoch; for those of the switch the fabric runs a controller.
             resync: whether rank 0 uploads its state when a shadow node asks for it.
-            tls: credentials of everybody, None for plain text.
+            tls: credentials of all parties, None for plain text.
         """
         self.job = job
         self.targets: dict[str, str] = {}
-        self.happened: list[str] = []
-        self._roles = Roles(job)
-        self._files = RunFiles(out, self._roles)
+        self.event_log: list[str] = []
+        self._participants = Participants(job)
+        self._files = RunFiles(out, self._participants)
         self._out = out
         self._seed = seed
         self._resync = resync
@@ -89,7 +90,7 @@ class InprocFabric:
         self._hosts: dict[str, ShadowHost] = {}
         self._peers: dict[str, LocalPeer] = {}
         self._assemblies: dict[str, ShadowAssembly] = {}
-        self._shadow_dies = False
+        self._restart_shadow_next_step = False
 
     def __enter__(self) -> Self:
         """Start switches and shadow nodes."""
@@ -115,26 +116,26 @@ class InprocFabric:
         torch.set_num_threads(1)  # as rank and shadow processes do
         stack = self._stack
         self._switches = {switch.name: self._start_switch(switch.name) for switch in self.job.switches}
-        captures = PortCaptures(self._out, self._roles.places)
+        captures = PortCaptures(self._out, self._participants.switch_ports)
         stack.callback(captures.close)
         if self._plan.of_switch:
             [switch] = self._switches.values()
             supervisor = SwitchSupervisor(
-                self.job, switch.address, switch.standby_address, _PATIENCE_S, self._tls.controller()
+                self.job, switch.address, switch.standby_address, _SWITCH_READY_S, self._tls.controller()
             )
             self._supervisor = stack.enter_context(supervisor)
         forward = {name: switch.forward for name, switch in self._switches.items()}
         self._simulation = Simulation(forward, captures.tap)
         for trunk in self.job.trunks:
-            one, other = (Place(*end) for end in trunk.ends)
-            self._simulation.join(one, other, self._clean_link(), self._clean_link())
+            one, other = (SwitchPort(*end) for end in trunk.ends)
+            self._simulation.add_trunk(one, other, self._clean_link(), self._clean_link())
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="checkmate-")))
-        for index, spec in enumerate(self._roles.shadows):
+        for index, spec in enumerate(self._participants.shadows):
             address = self._start_shadow(spec, f"unix:{folder}/shadow-{index}.sock")
             self._shadows[spec.name] = GrpcSideChannel(address, tls=self._tls.operator())
             stack.callback(self._shadows[spec.name].close)
             link = self._clean_link()
-            self._simulation.attach(place_of(self.job, spec), self._hosts[spec.name], self._clean_link(), link)
+            self._simulation.attach(switch_port(self.job, spec), self._hosts[spec.name], self._clean_link(), link)
         self._digits = Digits.load()
 
     def _start_switch(self, name: str) -> InprocSwitch:
@@ -147,7 +148,7 @@ class InprocFabric:
         return switch
 
     def _start_shadow(self, spec: ShadowSpec, address: str, after: int | None = None) -> str:
-        """Start a shadow node, again where it was killed `after` a step; return its address."""
+        """Start a shadow node, or restart one that was killed `after` a step; return its address."""
         simulation, files, own = self._simulation, self._files, self._tls.shadow(spec.name)
         resume = after is not None
         logs = LogFiles(
@@ -169,15 +170,15 @@ class InprocFabric:
         return address
 
     def _restart_shadow(self, step: int) -> None:
-        """Kill the first shadow node in the middle of the step after `step`, and start it again with its storage."""
-        spec = self._roles.shadows[0]
-        place, address = place_of(self.job, spec), self._shadows[spec.name].address
-        self._simulation.drain(self._rng.uniform(0, _MID_STEP_S))
-        # As SIGKILL does: nothing that waits is written.
+        """Kill the first shadow node in the middle of the step after `step`; restart it with its storage."""
+        spec = self._participants.shadows[0]
+        port, address = switch_port(self.job, spec), self._shadows[spec.name].address
+        self._simulation.run_for(self._rng.uniform(0, _MID_STEP_S))
+        # Like SIGKILL: points that wait are not written.
         self._assemblies.pop(spec.name).kill()
         self._start_shadow(spec, address, step)
-        self._simulation.attach(place, self._hosts[spec.name], self._clean_link(), self._simulation.downlink(place))
-        self.happened.append(f"{EventKind.RESTART_SHADOW}:{step}: {spec.name} was killed and started again")
+        self._simulation.attach(port, self._hosts[spec.name], self._clean_link(), self._simulation.downlink(port))
+        self.event_log.append(f"{EventKind.RESTART_SHADOW}:{step}: {spec.name} was killed and started again")
 
     def _clean_link(self) -> Link:
         return Link(Impairments(), random.Random(self._seed))
@@ -186,9 +187,9 @@ class InprocFabric:
         """Train one epoch; see `Fabric.train`."""
         groups = self.job.groups
         trainers = [[self._trainer(group, rank, plan) for rank in range(len(group.ring))] for group in groups]
-        seed = f"{self._seed}/{plan.epoch}"  # new processes: ISNs and ports of their own
+        seed = f"{self._seed}/{plan.epoch}"  # new ranks: ISNs and ports of their own
         rings = [RingSimulation(self.job, g, self._simulation, self._side_channels(g, g.ring[0]), seed,
-                                resync=self._resync, own_channels=partial(self._side_channels, g))
+                                resync=self._resync, channels_of=partial(self._side_channels, g))
                  for g in groups]  # fmt: skip
         self._damage(plan, trainers[0][0])
         with ExitStack() as stack:
@@ -206,15 +207,15 @@ class InprocFabric:
                 # All groups have their all-reduce on the network at the same time.
                 for ring in rings:
                     ring.compute(step)
-                if self._shadow_dies and plan.epoch == 1:
-                    self._shadow_dies = False
+                if self._restart_shadow_next_step and plan.epoch == 1:
+                    self._restart_shadow_next_step = False
                     self._restart_shadow(step - 1)
-                for ring, measured, told in zip(rings, meters, reporters, strict=True):
+                for ring, measured, reported in zip(rings, meters, reporters, strict=True):
                     ring.finish(step)
                     for rank, trainer in enumerate(ring.trainers):
                         state = trainer.state_safetensors()
                         result = measured[rank].result(state, self._simulation.now)
-                        told[rank].step(result, state if rank == 0 else None)
+                        reported[rank].step(result, state if rank == 0 else None)
                 losses = [trainer.loss for ring in rings for trainer in ring.trainers]
                 on_step(step, sum(losses) / len(losses))
                 if plan.epoch == 1:
@@ -224,35 +225,35 @@ class InprocFabric:
         return sum(of_group[0].accuracy() for of_group in trainers) / len(groups)
 
     def settle(self, step: int) -> dict[Track, Status]:
-        """Return the shadows' status: in virtual time everything has arrived when training returns."""
+        """Return the status of every track: everything has arrived when training returns."""
         for host in self._hosts.values():
             host.ask_peers()
         return {(group, shadow): self._shadows[shadow].wait_for_step(group, step, 0.0)
-                for group, shadow in self._roles.tracks}  # fmt: skip
+                for group, shadow in self._participants.tracks}  # fmt: skip
 
     def _frames(self) -> int:
         return sum(switch.frames for switch in self._switches.values())
 
     def _arm(self, step: int, frames: int) -> None:
-        """Let what is due after `step`, which had so many frames, happen within the next one."""
+        """Schedule the events due after `step`, which had so many frames, within the next step."""
         for event in self._plan.due(step):
             if event.kind is EventKind.RESTART_SHADOW:
-                self._shadow_dies = True
+                self._restart_shadow_next_step = True
                 continue
             assert self._supervisor is not None
             [switch] = self._switches.values()
-            # In virtual time steps pass faster than a controller hears of connections.
+            # In virtual time steps pass faster than a controller learns of connections.
             self._supervisor.await_prepared(len(self.job.flows))
-            switch.arm(event, self._rng.randint(1, max(1, frames // 2)), self._supervisor, self._record_event)
+            switch.arm(event, self._rng.randint(1, max(1, frames // 2)), self._supervisor, self._on_switch_event)
 
-    def _record_event(self, event: SwitchEvent, address: str) -> None:
+    def _on_switch_event(self, event: SwitchEvent, address: str) -> None:
         assert self._supervisor is not None
         [name] = self.targets
         self.targets[name] = address
-        self.happened.append(self._supervisor.outcome(event, name, address))
+        self.event_log.append(self._supervisor.outcome(event, name, address))
 
     def _side_channels(self, group: Group, host: str) -> list[GrpcSideChannel]:
-        """Return the side channels of a rank's host; in plain text all are the same."""
+        """Return the side channels of a rank's host; in plain text all hosts share them."""
         tls = self._tls.rank(host)
         for shadow in group.shadows if tls is not None else ():
             if (host, shadow) not in self._rank_channels:
@@ -262,12 +263,12 @@ class InprocFabric:
         return [self._rank_channels.get((host, shadow), self._shadows[shadow]) for shadow in group.shadows]
 
     def _damage(self, plan: TrainingPlan, trainer: DataParallelTrainer) -> None:
-        """Put the faults on the way to the first shadow node in the first epoch, and nothing there later."""
-        spec = self._roles.shadows[0]
+        """Damage the first shadow node's replicas in the first epoch; restore its link in later ones."""
+        spec = self._participants.shadows[0]
         link = self._clean_link()
         if plan.epoch == 1 and self._faults:
             link = FaultyLink(link, self.job, spec, trainer.layout, plan.first_step, self._faults, self._seed)
-        self._simulation.replace_downlink(place_of(self.job, spec), link)
+        self._simulation.replace_downlink(switch_port(self.job, spec), link)
 
     def _trainer(self, group: Group, rank: int, plan: TrainingPlan) -> DataParallelTrainer:
         if not plan.resume_from:

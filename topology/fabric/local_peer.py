@@ -17,15 +17,15 @@ class LocalPeer:
     """A peer in this process."""
 
     def __init__(self, node: ShadowNode) -> None:
-        """Ask `node`."""
+        """Call `node`."""
         self._node = node
 
     def frames(self, request: pb.FramesRequest) -> Iterator[pb.FrameBytes]:
-        """Return what it has of the frames that are asked for."""
+        """Yield those of the requested frames that the node has."""
         yield from give_frames(self._node, request)
 
     def status(self, group: str) -> pb.Status:
-        """Return where it is."""
+        """Return the node's status."""
         return status_message(self._node.status(group))
 
     def recovery_point(self, group: str, most_bytes: int) -> EncodedPoint:

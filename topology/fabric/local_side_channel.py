@@ -28,16 +28,16 @@ class LocalSideChannel:
     """Implements `nccl_emu.shadow_client.side_channel.SideChannel` on a `ShadowNode`."""
 
     def __init__(self, node: ShadowNode) -> None:
-        """Speak to `node`."""
+        """Call `node`."""
         self.node = node
-        """The node; another one takes its place when it is started again."""
+        """The node; replaced when it is restarted."""
 
     def attach(self, request: AttachRequest) -> AttachReply:
         """Announce a communicator."""
         return AttachReply(need_state=_call("Attach", lambda: self.node.attach(request)))
 
     def upload_state(self, group: str, epoch: int, state: bytes, step: int = 0, *, final: bool = False) -> bool:
-        """Give the state after `step`, 0: before the first."""
+        """Upload the state after `step`; 0 is the state before the first step."""
         header = state_header(group, epoch, state, step, final=final)
         return _call("UploadState", lambda: self.node.upload(header, state))
 
@@ -47,7 +47,7 @@ class LocalSideChannel:
         _call("OpenFlow", lambda: self.node.open_flow(request))
 
     def record_step(self, record: StepRecord) -> RecordReply:
-        """Tell what a rank knows of a finished step."""
+        """Send a rank's record of a finished step."""
         return _call("RecordStep", lambda: self.node.record(record))
 
     def change(self, request: ChangeRequest) -> None:
@@ -55,7 +55,7 @@ class LocalSideChannel:
         _call("Change", lambda: self.node.change(request))
 
     def status(self, group: str) -> Status:
-        """Return where the shadow is."""
+        """Return the shadow node's status."""
         return status_message(_call("GetStatus", lambda: self.node.status(group)))
 
     def recovery_point(self, group: str, step: int = 0) -> RecoveryPoint:
@@ -64,7 +64,7 @@ class LocalSideChannel:
         return decode_recovery_point(point.manifest_json, point.state)
 
     def wait_for_step(self, group: str, step: int, timeout: float) -> Status:
-        """Return where the shadow is: in a simulation time does not pass while one waits."""
+        """Return the status at once: virtual time does not pass during a call."""
         return self.status(group)
 
 

@@ -17,17 +17,18 @@ from nccl_emu.shadow_client.side_channel import GrpcSideChannel
 from topology.fabric.base import OnStep, TrainingPlan
 from topology.fabric.mininet_injections import MininetInjections, as_json
 from topology.fabric.mininet_net import MininetNetwork, standby_of
-from topology.fabric.roles import Roles, RunFiles, Track
+from topology.fabric.participants import Participants, Track
+from topology.fabric.run_files import RunFiles
 from topology.fabric.run_tls import RunTls
 from topology.processes.child import Child, follow
+from topology.processes.fork_server import ForkServer
 from topology.processes.switch_events import EventKind, EventPlan, SwitchEvent
 from topology.processes.switch_process import start_switch
 from topology.processes.switch_supervisor import SwitchSupervisor
-from topology.processes.warm_start import WarmStart
 
 
 class MininetFabric:
-    """Everything real but the wires: veth pairs between namespaces."""
+    """Everything is real except the wires, which are veth pairs between namespaces."""
 
     name = "mininet"
 
@@ -40,22 +41,22 @@ class MininetFabric:
 
         Args:
             job: the job.
-            job_file: the same as a file, for the processes.
+            job_file: its job file, for the processes.
             out: folder for captures, logs, events and checkpoints.
             switch: ``softswitch`` or ``bmv2``.
             seed: of everything random in the ranks.
             timeout: seconds without progress after which to give up.
-            events: what happens in the first epoch; for those of the switch the fabric has a controller of its own.
+            events: restarts and failovers in the first epoch; for those of the switch the fabric runs a controller.
             resync: whether rank 0 uploads its state when a shadow node asks for it.
-            tls: credentials of everybody, None for plain text.
-            injections: faults of links and shadow node, None for none.
+            tls: credentials of all parties, None for plain text.
+            injections: faults of links and shadow node.
         """
         self.job = job
-        self.happened: list[str] = []
+        self.event_log: list[str] = []
         self.targets: dict[str, str] = {}
         self._job_file = job_file
-        self._roles = Roles(job)
-        self._files = RunFiles(out, self._roles)
+        self._participants = Participants(job)
+        self._files = RunFiles(out, self._participants)
         self._out = out
         self._switch = switch
         self._seed = seed
@@ -78,7 +79,7 @@ class MininetFabric:
         return {name: channel.address for name, channel in self._shadows.items()}
 
     def link_stats(self, name: str) -> Path:
-        """Return the file that says, when all has ended, what was done to the frames of an impaired link."""
+        """Return the file with an impaired link's statistics, written when the fabric stops."""
         return self._out / "logs" / f"link-{name}.json"
 
     def __enter__(self) -> Self:
@@ -99,9 +100,11 @@ class MininetFabric:
     def _start(self) -> None:
         stack, logs = self._stack, self._out / "logs"
         make_private_folder(logs)
-        self._warm = stack.enter_context(WarmStart(logs / "start.log"))
+        self._fork_server = stack.enter_context(ForkServer(logs / "start.log"))
         standby = self._plan.needs_standby
-        self._network = MininetNetwork(self.job, [*self._roles.hosts, *self._roles.shadows], standby=standby)
+        self._network = MininetNetwork(
+            self.job, [*self._participants.hosts, *self._participants.shadows], standby=standby
+        )
         stack.callback(self._network.stop)
         self._impair_links()
         for spec in self.job.switches:
@@ -111,11 +114,11 @@ class MininetFabric:
             self._standby = self._start_switch(standby_of(name), self._out) if standby else None
             supervisor = SwitchSupervisor(self.job, primary, self._standby, self._timeout, self._tls.controller())
             self._supervisor = stack.enter_context(supervisor)
-        # A unix socket is the out-of-band management network: it crosses network namespaces. Its path must be short.
+        # Unix sockets are the out-of-band management network: they cross network namespaces. Their paths must be short.
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="checkmate-")))
         shadows = []
-        self._addresses = {n.name: f"unix:{folder}/shadow-{i}.sock" for i, n in enumerate(self._roles.shadows)}
-        for node in self._roles.shadows:
+        self._addresses = {n.name: f"unix:{folder}/shadow-{i}.sock" for i, n in enumerate(self._participants.shadows)}
+        for node in self._participants.shadows:
             address = self._addresses[node.name]
             shadows.append(self._start_shadow(node, address))
             self._shadows[node.name] = GrpcSideChannel(address, self._timeout, self._tls.operator())
@@ -127,13 +130,13 @@ class MininetFabric:
                 ready.add(child.name)
 
         follow(shadows, on_line, lambda: len(ready) == len(shadows), idle_limit=self._timeout)
-        if not self._injections.shadow_dies:
+        if not self._injections.shadow_may_crash:
             self._watched += shadows
 
     def _impair_links(self) -> None:
-        """Put a process on each link that is to be impaired, between its host and the switch."""
+        """Start a bridge process on each link to impair, between its host and the switch."""
         bridges, ready = [], set[str]()
-        everybody: list[Host | ShadowNode] = [*self._roles.hosts, *self._roles.shadows]
+        everybody: list[Host | ShadowNode] = [*self._participants.hosts, *self._participants.shadows]
         ends = {end.name: end for end in everybody}
         for name, (uplink, downlink) in self._injections.links.items():
             near, far = self._network.divide(ends[name])
@@ -145,7 +148,7 @@ class MininetFabric:
             ]  # fmt: skip
             log = self._out / "logs" / f"link-{name}.log"
             bridge, within = "topology.simulation.impairing_bridge", self._network.pid(name)
-            bridges.append(self._warm.start(f"link of {name}", bridge, arguments, log, within=within))
+            bridges.append(self._fork_server.start(f"link of {name}", bridge, arguments, log, within=within))
             self._stack.callback(bridges[-1].stop)
             self._interfaces[name] = [near]
         if bridges:
@@ -154,11 +157,11 @@ class MininetFabric:
         self._watched += bridges
 
     def _interfaces_of(self, name: str) -> list[str]:
-        """Return what a host uses: its end of an impaired link where there is one."""
+        """Return the interfaces that a host uses: its end of the impaired link, if its link is impaired."""
         return self._interfaces.get(name) or self._network.interfaces(name)
 
     def _start_switch(self, name: str, captures: Path, address: str | None = None) -> str:
-        """Start the switch `name`, or the standby of that name; return its P4Runtime address."""
+        """Start the switch or standby `name`; return its P4Runtime address."""
         spec = next(s for s in self.job.switches if name in (s.name, standby_of(s.name)))
         log = self._out / "logs" / (f"switch-{name}.log" if name != self.job.switches[0].name else "switch.log")
         primary, spec = spec.name, spec.model_copy(update={"name": name})
@@ -172,7 +175,7 @@ class MininetFabric:
         return address
 
     def _start_shadow(self, node: ShadowNode, address: str, after: int | None = None) -> Child:
-        """Start a shadow node, again where it was killed `after` a step."""
+        """Start a shadow node, or restart one that was killed `after` a step."""
         program, *first = self._injections.shadow_program if after is None else ("shadow_rx",)
         arguments = [
             *first, "--job", str(self._job_file), "--shadow", node.name,
@@ -189,7 +192,7 @@ class MininetFabric:
         secured = self._tls.arguments(Role.SHADOW, node.name)
         arguments += [*secured, *(["--access-log", str(self._files.access_log(node.name))] if secured else [])]
         log = self._out / "logs" / f"{node.name}.log"
-        child = self._warm.start(
+        child = self._fork_server.start(
             f"shadow {node.name}", program, arguments, log, within=self._network.pid(node.name)
         )  # fmt: skip
         self._stack.callback(child.stop)
@@ -197,22 +200,22 @@ class MininetFabric:
         return child
 
     def _restart_shadow(self, event: SwitchEvent) -> None:
-        """Kill the first shadow node and start it again with its storage; the ranks train on meanwhile."""
-        node = self._roles.shadows[0]
+        """Kill the first shadow node and restart it with its storage; the ranks train on meanwhile."""
+        node = self._participants.shadows[0]
         child = self._shadow_processes[node.name]
         if child in self._watched:
             self._watched.remove(child)
         child.kill()
         self._watched.append(self._start_shadow(node, self._shadows[node.name].address, event.step))
-        self.happened.append(f"{event}: {node.name} was killed and started again")
+        self.event_log.append(f"{event}: {node.name} was killed and started again")
 
     def restart_dead_shadow(self, step: int) -> None:
-        """Start the first shadow node again where it was to die by itself and has done so by `step`."""
-        node = self._roles.shadows[0]
+        """Restart the first shadow node if it was meant to end by itself and has done so by `step`."""
+        node = self._participants.shadows[0]
         child = self._shadow_processes[node.name]
-        if self._injections.shadow_dies and not child.running:
+        if self._injections.shadow_may_crash and not child.running:
             self._watched.append(self._start_shadow(node, self._shadows[node.name].address, step))
-            self.happened.append(f"{node.name} died by step {step} and was started again")
+            self.event_log.append(f"{node.name} died by step {step} and was started again")
 
     def train(self, plan: TrainingPlan, on_step: OnStep) -> float:
         """Train one epoch; see `Fabric.train`."""
@@ -222,19 +225,19 @@ class MininetFabric:
 
         def over() -> bool:
             self.restart_dead_shadow(newest)
-            return done == len(ranks) or (plan.dies_after is not None and newest >= plan.dies_after)
+            return done == len(ranks) or (plan.kill_after is not None and newest >= plan.kill_after)
 
         def on_line(_: Child, line: dict[str, Any]) -> None:
             nonlocal done, newest
             event = line.get("event")
             if event == "step" and line["rank"] == 0:
                 newest = max(newest, int(line["step"]))
-                told = losses.setdefault(int(line["step"]), [])
-                told.append(float(line["loss"]))
-                if len(told) == len(self.job.groups):
-                    on_step(int(line["step"]), sum(told) / len(told))
+                group_losses = losses.setdefault(int(line["step"]), [])
+                group_losses.append(float(line["loss"]))
+                if len(group_losses) == len(self.job.groups):
+                    on_step(int(line["step"]), sum(group_losses) / len(group_losses))
                     if plan.epoch == 1:
-                        self._let_happen(int(line["step"]))
+                        self._run_events(int(line["step"]))
             elif event == "done":
                 done += 1
                 if line["rank"] == 0:
@@ -247,7 +250,7 @@ class MininetFabric:
                     ranks.append(self._start_rank(group, rank, plan))
                     stack.callback(ranks[-1].stop)
             follow(ranks, on_line, over, idle_limit=self._timeout + 30, watch=self._watched)
-            if plan.dies_after is not None:
+            if plan.kill_after is not None:
                 for child in ranks:
                     child.kill()
                 return float("nan")
@@ -256,8 +259,8 @@ class MininetFabric:
                     raise child.failure("failed")
         return sum(accuracies) / len(accuracies)
 
-    def _let_happen(self, step: int) -> None:
-        """Let what is due after `step` happen; the ranks are in the middle of the next step."""
+    def _run_events(self, step: int) -> None:
+        """Run the events due after `step`; the ranks are in the middle of the next step."""
         for event in self._plan.due(step):
             if event.kind is EventKind.RESTART_SHADOW:
                 self._restart_shadow(event)
@@ -268,21 +271,21 @@ class MininetFabric:
             self._watched.remove(child)
             child.kill()
             if event.kind is EventKind.RESTART:
-                # Captures of before stay: the new process would begin its files anew.
+                # The new process would overwrite the captures of the old one.
                 captures = self._out / f"captures-after-{step:08d}"
                 make_private_folder(captures)
                 self._start_switch(name, captures, address)
                 self._supervisor.await_installed(address, times + 1)
             else:
                 assert self._standby is not None
-                self._network.take_carrier(name)
+                self._network.set_ports_down(name)
                 self.targets[name] = self._standby
-            self.happened.append(self._supervisor.outcome(event, name, self.targets[name]))
+            self.event_log.append(self._supervisor.outcome(event, name, self.targets[name]))
 
     def settle(self, step: int) -> dict[Track, Status]:
-        """Wait until `step` is settled; what is not on storage yet is waited for too."""
+        """See `Fabric.settle`; also wait for points that are not on storage yet."""
         return {(group, shadow): self._shadows[shadow].wait_for_step(group, step, self._timeout)
-                for group, shadow in self._roles.tracks}  # fmt: skip
+                for group, shadow in self._participants.tracks}  # fmt: skip
 
     def _start_rank(self, group: Group, rank: int, plan: TrainingPlan) -> Child:
         name = group.ring[rank]
@@ -300,4 +303,6 @@ class MininetFabric:
         if plan.resume_from:
             arguments += ["--resume-from", str(plan.resume_from[group.name])]
         log = self._out / "logs" / f"{name}.log"
-        return self._warm.start(f"rank {rank} ({name})", "nccl_emu", arguments, log, within=self._network.pid(name))
+        return self._fork_server.start(
+            f"rank {rank} ({name})", "nccl_emu", arguments, log, within=self._network.pid(name)
+        )

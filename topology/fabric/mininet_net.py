@@ -1,4 +1,4 @@
-"""The Mininet side of the testbed: a namespace for each host, a veth pair for each link, trunks too."""
+"""The Mininet network of a testbed: a namespace for each host, a veth pair for each link and trunk."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from typing import Any
 
 from jobspec.model import Host, Job, ShadowNode
 from topology.errors import TestbedError
-from topology.fabric.roles import place_of
-from topology.processes.port_captures import interface_name
-from topology.simulation.event_loop import Place
+from topology.fabric.participants import switch_port
+from topology.fabric.port_captures import interface_name
+from topology.simulation.event_loop import SwitchPort
 
 _OFFLOADS = ("tx", "rx", "sg", "tso", "gso", "gro", "rxvlan", "txvlan")
 _NO_OFFLOADS = [word for name in _OFFLOADS for word in (name, "off")]
 _NOT_FOUND = " not found"
 _ALIAS = "checkmate testbed, process "
-"""Interface alias (ip-link(8)): marks what is ours, and whose."""
+"""Interface alias (ip-link(8)) that marks a testbed's interfaces, with its process id."""
 
 
-def why_not() -> str | None:
-    """Return what Mininet lacks on this machine, None when it can be used."""
+def unavailable_reason() -> str | None:
+    """Return why Mininet cannot be used on this machine, None if it can."""
     if os.geteuid() != 0:
         return "not root"
     if not Path("/proc/self/ns/net").exists():
@@ -40,7 +40,7 @@ def why_not() -> str | None:
 
 
 def is_missing(lacking: str) -> bool:
-    """Tell whether what `why_not` has returned would be mended by `install_mininet`."""
+    """Tell whether what `unavailable_reason` has returned would be mended by `install_mininet`."""
     return lacking.endswith(_NOT_FOUND)
 
 
@@ -66,26 +66,26 @@ def standby_of(switch: str) -> str:
 
 
 class MininetNetwork:
-    """Hosts, shadows, their links to the switches' interfaces (in the root namespace), and trunks between those."""
+    """Hosts, shadow nodes, their links to the switches' interfaces (in the root namespace), and trunks."""
 
     def __init__(self, job: Job, hosts: Sequence[Host | ShadowNode], *, standby: bool = False) -> None:
         """Build the network for `hosts` of `job`; the switch processes are not part of it.
 
         Args:
             job: the job.
-            hosts: those that take part.
-            standby: attach every host to the standby of its switch too (see `standby_of`), at the same port.
+            hosts: the hosts and shadow nodes that take part.
+            standby: also attach every host to the standby of its switch (see `standby_of`), at the same port.
 
         Raises:
-            TestbedError: Mininet cannot build it, or another testbed's interfaces are in the way.
+            TestbedError: Mininet cannot build it, or interfaces of these names exist.
         """
-        from mininet.log import setLogLevel  # imported late: not needed in process
+        from mininet.log import setLogLevel  # imported late: the in-process fabric runs without Mininet
         from mininet.net import Mininet
         from mininet.node import Host as MininetHost
         from mininet.node import Switch
 
         class Ports(Switch):  # type: ignore[misc]  # mininet is untyped
-            """Holds a switch's interfaces; the program that switches runs beside Mininet."""
+            """Holds a switch's interfaces; the switch program runs outside of Mininet."""
 
             def start(self, controllers: list[Any]) -> None:
                 """Do nothing: see the class."""
@@ -95,15 +95,15 @@ class MininetNetwork:
                 super().stop(deleteIntfs)
 
         setLogLevel("critical")
-        Mininet.inited = True  # or it would set a dozen of the machine's sysctls, for good
+        Mininet.inited = True  # or it would change a dozen of the machine's sysctls permanently
         self.job = job
-        trunks = [(Place(*one), Place(*other)) for one, other in (trunk.ends for trunk in job.trunks)]
+        trunks = [(SwitchPort(*one), SwitchPort(*other)) for one, other in (trunk.ends for trunk in job.trunks)]
         names = [switch.name for switch in job.switches]
         names += [standby_of(name) for name in names] if standby else []
         self._interfaces: dict[str, dict[int, str]] = {name: {} for name in names}
         self._links = 2 if standby else 1
-        for place in chain(*(self._places(end) for end in hosts), *trunks):
-            self._interfaces[place.switch][place.port] = interface_name(place)
+        for port in chain(*(self._ports(end) for end in hosts), *trunks):
+            self._interfaces[port.switch][port.port] = interface_name(port)
         self._clear_leftovers()
         self._net = Mininet(topo=None, controller=None, build=False, autoSetMacs=False, cleanup=False)
         try:
@@ -113,9 +113,9 @@ class MininetNetwork:
                 node = self._net.addHost(end.name, cls=MininetHost, ip=None, mac=None)
                 self._nodes[end.name] = node
                 node.cmd("sysctl -qw net.ipv6.conf.all.disable_ipv6=1 net.ipv6.conf.default.disable_ipv6=1")
-                for number, place in enumerate(self._places(end)):
-                    self._net.addLink(node, switches[place.switch], port1=number, port2=place.port)
-                    self._prepare_switch_side(place)
+                for number, port in enumerate(self._ports(end)):
+                    self._net.addLink(node, switches[port.switch], port1=number, port2=port.port)
+                    self._prepare_switch_side(port)
                     self._prepare_host(end, self.interfaces(end.name)[number])
             for one, other in trunks:
                 self._net.addLink(switches[one.switch], switches[other.switch], port1=one.port, port2=other.port)
@@ -132,11 +132,11 @@ class MininetNetwork:
         return dict(self._interfaces[switch])
 
     def interfaces(self, name: str) -> list[str]:
-        """Return the interfaces of host `name`, within its namespace; the first is the one to its switch."""
+        """Return the interfaces of host `name` in its namespace, that to its switch first."""
         return [f"{name}-eth{number}" for number in range(self._links)]
 
     def divide(self, end: Host | ShadowNode) -> tuple[str, str]:
-        """Put a second link within the namespace of host `end`, for a process that joins it with the one to the switch.
+        """Make a second link in the namespace of host `end`, which a process bridges to the link to the switch.
 
         Returns:
             The interface for the host to use, and the other end of the second link.
@@ -152,8 +152,8 @@ class MininetNetwork:
         _run([*inside, "ip", "link", "set", "dev", far, "mtu", str(self.job.network.mtu), "up"])
         return near, far
 
-    def take_carrier(self, switch: str) -> None:
-        """Set all ports of `switch` down, as when its machine has no power: the hosts see that their carrier is lost.
+    def set_ports_down(self, switch: str) -> None:
+        """Set all ports of `switch` down, as if its machine lost power: its hosts lose the carrier.
 
         Raises:
             TestbedError: a port cannot be set down.
@@ -162,30 +162,30 @@ class MininetNetwork:
             _run(["ip", "link", "set", "dev", interface, "down"])
 
     def pid(self, name: str) -> int:
-        """Return the process whose namespaces are those of host `name`."""
+        """Return the id of the process that owns the namespaces of host `name`."""
         return int(self._nodes[name].pid)
 
     def stop(self) -> None:
         """Remove hosts, links and namespaces."""
         self._net.stop()
 
-    def _prepare_switch_side(self, place: Place) -> None:
-        """Set MTU, offloads, IPv6 and our mark on a switch's interface.
+    def _prepare_switch_side(self, port: SwitchPort) -> None:
+        """Set MTU, offloads, IPv6 and alias of a switch's interface.
 
-        Before the switch starts: BMv2 silently loses frames that are larger than the MTU it found. Offloads are off on
-        both ends of a link, or the switch would see partial checksums; IPv6 is off, or the kernel's own packets would
-        enter the pipeline.
+        This precedes the start of the switch: BMv2 silently drops frames larger than the MTU that it found. Offloads
+        are off at both ends of a link, or the switch would see partial checksums. IPv6 is off, or the kernel's own
+        packets would enter the pipeline.
         """
-        name, mtu = interface_name(place), str(self.job.network.mtu)
+        name, mtu = interface_name(port), str(self.job.network.mtu)
         _run(["ip", "link", "set", "dev", name, "alias", f"{_ALIAS}{os.getpid()}"])
         _run(["sysctl", "-qw", f"net.ipv6.conf.{name}.disable_ipv6=1"])
-        # ethtool answers 1 or 2 for features that are fixed; what matters is checked by the checksums on the wire.
+        # ethtool exits with 1 or 2 if a feature is fixed; a wrong setting shows in the checksums on the wire.
         subprocess.run(["ethtool", "-K", name, *_NO_OFFLOADS], capture_output=True, check=False)
         _run(["ip", "link", "set", "dev", name, "mtu", mtu, "up"])
 
-    def _places(self, end: Host | ShadowNode) -> list[Place]:
-        place = place_of(self.job, end)
-        return [place, Place(standby_of(place.switch), place.port)][: self._links]
+    def _ports(self, end: Host | ShadowNode) -> list[SwitchPort]:
+        port = switch_port(self.job, end)
+        return [port, SwitchPort(standby_of(port.switch), port.port)][: self._links]
 
     def _prepare_host(self, end: Host | ShadowNode, name: str) -> None:
         """Set MTU, offloads and the address on interface `name` of a host."""
@@ -195,7 +195,7 @@ class MininetNetwork:
         _run([*inside, "ip", "link", "set", "dev", name, "address", end.mac, "mtu", mtu, "up"])
 
     def _clear_leftovers(self) -> None:
-        """Remove interfaces that a crashed testbed left; refuse to touch anybody else's."""
+        """Remove the interfaces of a crashed testbed; refuse if they are not a testbed's or it still runs."""
         shown = subprocess.run(["ip", "-json", "link", "show"], capture_output=True, text=True, check=True)
         present = {link["ifname"]: link for link in json.loads(shown.stdout or "[]")}
         for name in chain.from_iterable(ports.values() for ports in self._interfaces.values()):

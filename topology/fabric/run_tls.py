@@ -1,4 +1,4 @@
-"""The certificates of a run, or plain text: what each party of it is given."""
+"""The credentials of each party of a run; none if it is in plain text."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jobspec.model import Job
 
 @dataclass(frozen=True)
 class RunTls:
-    """Credentials by role; None, or nothing, for everybody where the run is in plain text."""
+    """Credentials by role; None or empty in plain text."""
 
     job: str
     """Name of the job."""
@@ -22,24 +22,24 @@ class RunTls:
 
     @classmethod
     def make(cls, job: Job, folder: Path) -> RunTls:
-        """Make certificates for `job` in `folder`, which is not there yet.
+        """Make certificates for `job` in `folder`, which must not exist yet.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: `folder` cannot be written.
         """
         make_certificates(folder, [job], datetime.now(UTC), days=2)
         return cls(job.name, CertificateSet(folder))
 
     def controller(self) -> ClientTls | None:
-        """Return what a controller shows to switches, which are known by their address."""
+        """Return a controller's credentials for switches, which are verified by their address."""
         return self._client(Identity(Role.CONTROLLER), None)
 
     def operator(self) -> ClientTls | None:
-        """Return what whoever looks at a shadow node shows to it."""
+        """Return an operator's credentials for shadow nodes."""
         return self._client(Identity(Role.OPERATOR, self.job), server_name(Role.SHADOW, self.job))
 
     def rank(self, host: str) -> ClientTls | None:
-        """Return what the ranks of a host show to shadow nodes."""
+        """Return the credentials of a host's ranks for shadow nodes."""
         return self._client(Identity(Role.RANK, self.job, host), server_name(Role.SHADOW, self.job))
 
     def shadow(self, name: str) -> Credentials | None:
@@ -51,11 +51,11 @@ class RunTls:
         return self._credentials(Identity(Role.SWITCH, name=name))
 
     def arguments(self, role: Role, name: str) -> list[str]:
-        """Return what the process of a rank's host or a shadow node is told."""
+        """Return the command-line arguments of a rank or shadow node."""
         return self.certificates.options(Identity(role, self.job, name)).arguments() if self.certificates else []
 
     def switch_arguments(self, name: str) -> list[str]:
-        """Return what a switch's P4Runtime server is told: options of simple_switch_grpc."""
+        """Return the options of a switch's P4Runtime server, those of simple_switch_grpc."""
         own = self.switch(name)
         if own is None:
             return []

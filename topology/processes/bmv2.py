@@ -1,4 +1,4 @@
-"""BMv2's simple_switch_grpc: what the one on this machine can do, which depends on how it was built."""
+"""The installed BMv2 (simple_switch_grpc), whose options depend on how it was built."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def _options(path: str) -> frozenset[str]:
 
 
 def own_channels(folder: Path | None = None) -> list[str]:
-    """Return the arguments that give a BMv2 channels of its own, where it was built with them.
+    """Return the arguments that give a BMv2 its own addresses for Thrift and nanomsg notifications.
 
-    Thrift and nanomsg's notifications have the same address for every BMv2 of a machine unless told. A build without
-    them ends when it is given options that it does not know.
+    By default every BMv2 of a machine uses the same ones. A build without Thrift or nanomsg exits when it is given
+    their options, so these are left out.
 
     Args:
-        folder: existing folder for a socket of the notifications; None takes a TCP port of this machine.
+        folder: existing folder for the socket of the notifications; None uses a TCP port.
 
     Raises:
         TestbedError: as `options`.
@@ -75,10 +75,10 @@ def own_channels(folder: Path | None = None) -> list[str]:
 
 
 def check_mutual_tls() -> None:
-    """Check that BMv2 has mutual TLS: older ones, and builds without it, end with their help text.
+    """Check that BMv2 supports mutual TLS; older versions and builds without it exit with their help text.
 
     Raises:
-        TestbedError: it does not, or as `options`.
+        TestbedError: it does not; or as `options`.
     """
     if "--grpc-server-with-client-auth" not in options():
         raise TestbedError("switch", f"this {PROGRAM} has no mutual TLS (--grpc-server-with-client-auth)",
@@ -86,7 +86,7 @@ def check_mutual_tls() -> None:
 
 
 def free_port() -> int:
-    """Return a TCP port that is free at the moment: BMv2 takes no port 0, and a taken port does not make it fail."""
+    """Return a TCP port that is free now. BMv2 accepts no port 0 and does not fail on a port in use."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""Child processes of a fabric: started with a log, read line by line, ended by id, and dead when we die."""
+"""Child processes of a fabric: they log to files, report JSON lines, and end when their parent ends."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 class Process(Protocol):
-    """What a child needs of a process; `subprocess.Popen` has it."""
+    """The methods of `subprocess.Popen` that `Child` uses."""
 
     pid: int
 
@@ -43,7 +43,7 @@ class Process(Protocol):
 
 
 def die_with_parent(parent: int) -> None:
-    """Let this process get SIGTERM when its parent ends (prctl(2)); end it where `parent` is its parent no more."""
+    """Let the kernel send this process SIGTERM when its parent ends (prctl(2)); exit if `parent` has ended already."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         os._exit(1)
@@ -58,16 +58,18 @@ def spawn(
     folder: Path | None = None,
     umask: int = -1,
 ) -> subprocess.Popen[bytes]:
-    """Start a program that ends when we end, in a session of its own: Ctrl-C reaches us alone, and we end it in order.
+    """Start a program that ends when this process ends.
+
+    It gets a session of its own, so that Ctrl-C reaches only this process, which then ends its children in order.
 
     Args:
-        name: for messages.
+        name: name for messages.
         command: program and arguments.
-        log: file for standard error (appended to).
-        stdout: as `subprocess.Popen` takes it.
+        log: file for standard error, appended to.
+        stdout: as in `subprocess.Popen`.
         descriptors: file descriptors that it inherits.
-        folder: where it runs, None for the caller's.
-        umask: of the program, -1 for the caller's.
+        folder: its working directory, None for the caller's.
+        umask: its umask, -1 for the caller's.
 
     Raises:
         TestbedError: the program cannot be started.
@@ -83,20 +85,20 @@ def spawn(
             raise TestbedError(name, f"cannot start {command[0]}: {error}") from error
 
 
-def end_of(log: Path) -> str:
-    """Return the last lines of a log, for a message."""
+def log_tail(log: Path) -> str:
+    """Return the last lines of a log, for an error message."""
     tail = "\n".join(log.read_text(errors="replace").splitlines()[-12:])
     return f"end of {log}:\n{tail}"
 
 
 class Child:
-    """A process whose standard output is JSON lines and whose standard error goes to a log file."""
+    """A process that writes JSON lines to standard output and logs to standard error."""
 
     def __init__(self, name: str, process: Process, stdout: BinaryIO, log: Path) -> None:
-        """Take a process that was started.
+        """Supervise a running process.
 
         Args:
-            name: for messages, e.g. ``rank 2``.
+            name: name for messages, such as ``rank 2``.
             process: the process.
             stdout: the reading end of its standard output, unbuffered.
             log: file that its standard error goes to.
@@ -108,11 +110,11 @@ class Child:
         os.set_blocking(stdout.fileno(), False)
         self._partial = b""
         self.ended = False
-        """Standard output is at its end."""
+        """Whether standard output has reached its end."""
 
     @classmethod
     def run(cls, name: str, command: Sequence[str], log: Path) -> Self:
-        """Start a program, whose files are for their owner alone: BMv2's captures are as secret as ours.
+        """Start a program with umask 077: BMv2's captures are as confidential as ours.
 
         Raises:
             TestbedError: it cannot be started.
@@ -132,7 +134,7 @@ class Child:
         return self._process.poll() is None
 
     def lines(self) -> list[dict[str, Any]]:
-        """Return the JSON objects that arrived on standard output since the last call; other lines go to the log."""
+        """Return the JSON objects read from standard output since the last call; other lines go to the log."""
         data = b""
         while piece := self.stdout.read():
             data += piece
@@ -153,12 +155,12 @@ class Child:
         return found
 
     def failure(self, message: str) -> TestbedError:
-        """Return an error with `message`, the exit status and the end of what it said."""
+        """Return an error with `message`, the exit status and the end of the log."""
         if not self.stdout.closed:
-            self.lines()  # programs that are not ours explain themselves here; now it is in the log
+            self.lines()  # moves plain text, such as BMv2's errors, to the log
         status = self._process.poll()
         state = "still running" if status is None else f"exit status {status}"
-        return TestbedError(self.name, f"{message}; {state}; {end_of(self.log)}")
+        return TestbedError(self.name, f"{message}; {state}; {log_tail(self.log)}")
 
     def wait(self, seconds: float) -> int:
         """Wait for the end; return the exit status.
@@ -172,13 +174,13 @@ class Child:
             raise self.failure(f"did not end within {seconds:g} s") from None
 
     def kill(self) -> None:
-        """End the process at once, as a crash does."""
+        """Send SIGKILL and wait for the end."""
         self._process.kill()
         self._process.wait()
         self.stdout.close()
 
     def stop(self, seconds: float = 10.0) -> None:
-        """End the process: SIGTERM, then SIGKILL when it has not ended after `seconds`."""
+        """Send SIGTERM, then SIGKILL if the process has not ended after `seconds`."""
         if self.running:
             self._process.terminate()
             try:
@@ -197,39 +199,39 @@ def follow(
     idle_limit: float,
     watch: Sequence[Child] = (),
 ) -> None:
-    """Pass on the lines of `children` until `done()`.
+    """Read the lines of `children` until `done()` is true.
 
     Args:
-        children: whose lines to read.
-        on_line: called for each line.
-        done: looked at after every batch of lines.
-        idle_limit: seconds without any line after which the run counts as stuck.
+        children: processes to read from.
+        on_line: called with the child and each line.
+        done: checked after every batch of lines.
+        idle_limit: seconds without any line after which the run has stalled.
         watch: further children that must not end meanwhile.
 
     Raises:
-        TestbedError: a child failed or ended too early, or nothing was heard for `idle_limit` seconds.
+        TestbedError: a child failed or ended too early, or no line arrived for `idle_limit` seconds.
     """
     selector = selectors.DefaultSelector()
     for child in children:
         selector.register(child.stdout, selectors.EVENT_READ, child)
-    heard = time.monotonic()
+    last_line = time.monotonic()
     try:
         while not done():
             for key, _ in selector.select(timeout=0.25):
-                speaker: Child = key.data
-                for line in speaker.lines():
-                    heard = time.monotonic()
-                    on_line(speaker, line)
-                if speaker.ended:
-                    selector.unregister(speaker.stdout)
-                    if speaker.wait(10) != 0:
-                        raise speaker.failure("failed")
+                source: Child = key.data
+                for line in source.lines():
+                    last_line = time.monotonic()
+                    on_line(source, line)
+                if source.ended:
+                    selector.unregister(source.stdout)
+                    if source.wait(10) != 0:
+                        raise source.failure("failed")
             for child in watch:
                 if not child.running:
                     raise child.failure("ended while it was needed")
             if not done() and not selector.get_map():
                 raise children[0].failure("all processes ended before the work was done")
-            if time.monotonic() - heard > idle_limit:
-                raise children[0].failure(f"nothing was heard for {idle_limit:g} s")
+            if time.monotonic() - last_line > idle_limit:
+                raise children[0].failure(f"no output for {idle_limit:g} s")
     finally:
         selector.close()

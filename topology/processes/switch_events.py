@@ -1,4 +1,4 @@
-"""Events that a run is asked for: switch or shadow node are killed in the middle of training, restarted or replaced."""
+"""Events of a run: the switch or shadow node is killed in the middle of training, then restarted or replaced."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from typing import Self
 
 from jobspec.model import Job
 from topology.errors import TestbedError
-from topology.simulation.timed import parse_timed
+from topology.simulation.step_option import parse_step_option
 
 
 class EventKind(StrEnum):
     """What happens."""
 
     RESTART = "restart-switch"
-    """The switch is killed and started again at its address, with nothing in it; its controller restores it."""
+    """The switch is killed and restarted empty at its address; its controller restores it."""
     FAILOVER = "failover-switch"
-    """The switch is killed for good; all go on through a standby that the controller has prepared."""
+    """The switch is killed for good; a standby that the controller has prepared takes over."""
     RESTART_SHADOW = "restart-shadow"
-    """The first shadow node is killed and started again with what it has on storage."""
+    """The first shadow node is killed and restarted from its storage."""
 
 
 @dataclass(frozen=True)
@@ -31,16 +31,16 @@ class SwitchEvent:
     kind: EventKind
     """What happens."""
     step: int
-    """Training step after which it happens (when rank 0 has finished it, in the middle of the next one)."""
+    """Training step after which it happens: in the middle of the next step."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read ``KIND:STEP``.
+        """Parse ``KIND:STEP``.
 
         Raises:
-            ValueError: another form; says what was expected.
+            ValueError: another form; the message lists the allowed ones.
         """
-        return cls(*parse_timed(text, EventKind, "event"))
+        return cls(*parse_step_option(text, EventKind, "event"))
 
     def __str__(self) -> str:
         """Return the form that `parse` reads."""
@@ -48,22 +48,22 @@ class SwitchEvent:
 
 
 class EventPlan:
-    """The events that are still to come."""
+    """The events of a run that have not happened yet."""
 
     def __init__(self, events: Iterable[SwitchEvent] = ()) -> None:
         """Plan `events`; each happens once."""
         self._events = sorted(events, key=lambda event: event.step)
         self.of_switch = any(event.kind is not EventKind.RESTART_SHADOW for event in self._events)
-        """Whether something happens to the switch, so that it needs a controller of its own."""
+        """Whether an event concerns the switch, so that the run needs a controller."""
         self.needs_standby = any(event.kind is EventKind.FAILOVER for event in self._events)
         """Whether a standby switch has to be there from the start."""
 
     def __bool__(self) -> bool:
-        """Return whether anything is to come."""
+        """Return whether events remain."""
         return bool(self._events)
 
     def due(self, step: int) -> list[SwitchEvent]:
-        """Return (and forget) what happens now that `step` is finished, in order of steps."""
+        """Return the events due now that `step` is finished, in order of steps, and forget them."""
         found = [event for event in self._events if event.step <= step]
         self._events = self._events[len(found) :]
         return found
@@ -73,7 +73,7 @@ def check_events(events: Sequence[SwitchEvent], job: Job, last_step: int) -> Non
     """Check that `events` can happen in a run of `job` up to `last_step`.
 
     Raises:
-        TestbedError: one cannot; says which and why.
+        TestbedError: an event cannot happen; the message names it.
     """
     if EventPlan(events).of_switch and len(job.switches) > 1:
         raise TestbedError("event", f"job {job.name!r} has {len(job.switches)} switches",

@@ -1,4 +1,4 @@
-"""The switch as a process: what differs between the programs that can be it, and nothing else knows which it is."""
+"""Starts a switch process; hides the differences between softswitch and BMv2."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def start_switch(
     Args:
         program: ``softswitch`` or ``bmv2``.
         spec: the switch.
-        interfaces: port -> interface, all of them up and configured.
+        interfaces: port -> interface; all are up and configured.
         captures: folder for ``INTERFACE_in.pcap`` and ``INTERFACE_out.pcap``.
         log: file for its messages.
-        address: HOST:PORT to serve P4Runtime at; None takes a free port of this machine.
+        address: HOST:PORT of the P4Runtime server; None uses a free port.
         tls: credentials of the run, None for plain text.
-        certificate: name of the switch whose certificate it gets, by default its own.
+        certificate: name of the switch whose certificate it uses, by default its own.
 
     Raises:
         TestbedError: it is not installed, or does not start.
@@ -53,7 +53,7 @@ def start_switch(
     raise TestbedError("switch", f"no program is called {program!r}", "use softswitch or bmv2")
 
 
-def _general(spec: SwitchSpec, interfaces: Mapping[int, str], captures: Path) -> list[str]:
+def _common_arguments(spec: SwitchSpec, interfaces: Mapping[int, str], captures: Path) -> list[str]:
     words = ["--no-p4", "--device-id", str(spec.device_id), f"--pcap={captures}"]
     for port, interface in sorted(interfaces.items()):
         words += ["-i", f"{port}@{interface}"]
@@ -65,11 +65,11 @@ def _start_softswitch(
     interfaces: Mapping[int, str],
     captures: Path,
     log: Path,
-    wanted: str | None,
-    secured: Sequence[str],
+    requested: str | None,
+    tls_options: Sequence[str],
 ) -> tuple[Child, str]:
-    command = [sys.executable, "-m", "softswitch", *_general(spec, interfaces, captures)]
-    server = ["--grpc-server-addr", wanted or "127.0.0.1:0", *secured]
+    command = [sys.executable, "-m", "softswitch", *_common_arguments(spec, interfaces, captures)]
+    server = ["--grpc-server-addr", requested or "127.0.0.1:0", *tls_options]
     child = Child.run(f"switch {spec.name}", [*command, "--", *server], log)
     address = ""
 
@@ -91,16 +91,16 @@ def _start_bmv2(
     interfaces: Mapping[int, str],
     captures: Path,
     log: Path,
-    wanted: str | None,
-    secured: Sequence[str],
+    requested: str | None,
+    tls_options: Sequence[str],
     controller: ClientTls | None,
 ) -> tuple[Child, str]:
     program = bmv2.find()
-    if secured:
+    if tls_options:
         bmv2.check_mutual_tls()
-    address = wanted or f"127.0.0.1:{bmv2.free_port()}"
-    command = [program, *_general(spec, interfaces, captures), *bmv2.own_channels()]
-    child = Child.run(f"switch {spec.name}", [*command, "--", "--grpc-server-addr", address, *secured], log)
+    address = requested or f"127.0.0.1:{bmv2.free_port()}"
+    command = [program, *_common_arguments(spec, interfaces, captures), *bmv2.own_channels()]
+    child = Child.run(f"switch {spec.name}", [*command, "--", "--grpc-server-addr", address, *tls_options], log)
     deadline = time.monotonic() + _READY_SECONDS
     try:
         while True:

@@ -1,4 +1,4 @@
-"""The controller of a run whose switch fails: installs it, prepares its standby, restores it, and tells of it."""
+"""The controller of a run whose switch fails: installs and restores the switch and prepares its standby."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from topology.processes.switch_events import EventKind as SwitchEventKind
 from topology.processes.switch_events import SwitchEvent
 
 ELECTION_ID = 1 << 16
-"""The testbed's switch is its own: it outbids controllers that were left at the default."""
+"""Election id of the testbed's controllers: higher than the default, so that they become primary."""
 
 
 class SwitchSupervisor:
-    """A running controller for the only switch of a job; a context manager."""
+    """The controller of a job's only switch; a context manager that runs it."""
 
     def __init__(
         self, job: Job, primary: str, standby: str | None, timeout: float, tls: ClientTls | None = None
@@ -34,7 +34,7 @@ class SwitchSupervisor:
         Args:
             job: the job, with one switch.
             primary: P4Runtime address of the switch.
-            standby: that of its standby, None where there is none.
+            standby: P4Runtime address of its standby, None if there is none.
             timeout: seconds that a switch may take to become ready.
             tls: credentials for P4Runtime, None for plain text.
         """
@@ -47,19 +47,14 @@ class SwitchSupervisor:
         self._trouble: dict[str, str] = {}
         core = ControllerCore(self._switches, desired_state([job]))
         self._driver = ControllerDriver(
-            core,
-            job.switch.device_id,
-            election_id=ELECTION_ID,
-            names=Names.of([job]),
-            tls=tls,
-            on_event=self._record_event,
+            core, job.switch.device_id, election_id=ELECTION_ID, names=Names.of([job]), tls=tls, on_event=self._on_event
         )
 
     def __enter__(self) -> Self:
         """Install the job on every switch.
 
         Raises:
-            TestbedError: one does not become ready.
+            TestbedError: a switch does not become ready.
         """
         with ExitStack() as stack:
             stack.enter_context(self._driver)
@@ -71,10 +66,10 @@ class SwitchSupervisor:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Stop the controller; the switches keep what they hold.
+        """Stop the controller; the switches keep their state.
 
         Raises:
-            TestbedError: it has failed meanwhile.
+            TestbedError: the controller has failed.
         """
         try:
             self._stack.close()
@@ -83,14 +78,14 @@ class SwitchSupervisor:
                 raise TestbedError("controller", str(failed)) from failed
 
     def installations(self, switch: str) -> int:
-        """Return how often a switch has been installed."""
+        """Return how often the job has been installed on a switch."""
         return self._installed[switch]
 
     def await_installed(self, switch: str, times: int) -> ControllerEvent:
-        """Wait until a switch has been installed for the `times`-th time and holds everything; return that event.
+        """Wait until a switch is ready after its installation number `times`; return the event of the last one.
 
         Raises:
-            TestbedError: it does not in time.
+            TestbedError: the switch is not ready in time.
         """
         if not self._wait(lambda core: self._installed[switch] >= times and core.is_ready(switch)):
             why = self._trouble.get(switch, "the controller does not say why")
@@ -98,17 +93,17 @@ class SwitchSupervisor:
         return self._newest[switch]
 
     def await_prepared(self, connections: int) -> None:
-        """Wait until so many flows have a connection, and every switch knows those that it did not see begin.
+        """Wait until `connections` flows have a connection and every switch knows them all.
 
         Raises:
-            TestbedError: not in time.
+            TestbedError: they do not in time.
         """
         if not self._wait(lambda core: len(core.journal) >= connections and all(map(core.is_ready, core.switches))):
             known = len(self._flows)
             raise TestbedError("controller", f"{known} of {connections} connections known after {self._timeout:g} s")
 
     def outcome(self, event: SwitchEvent, name: str, switch: str) -> str:
-        """Say what became of `event`, which hit the switch `name`; `switch` is the address that serves now."""
+        """Describe the outcome of `event` at the switch `name`; `switch` is the address that is active now."""
         if event.kind is SwitchEventKind.FAILOVER:
             return f"{event}: {name} was killed; its standby, which knew {len(self._flows)} connections, took over"
         details = self._newest[switch].details
@@ -121,8 +116,8 @@ class SwitchSupervisor:
         except ControlPlaneError as error:
             raise TestbedError("controller", str(error)) from error
 
-    def _record_event(self, event: ControllerEvent) -> None:
-        # Called with the driver's lock held, under which the conditions above are looked at.
+    def _on_event(self, event: ControllerEvent) -> None:
+        # Called with the driver's lock held, as are the conditions above.
         if event.kind is EventKind.INSTALLED:
             self._installed[event.switch] += 1
             self._newest[event.switch] = event

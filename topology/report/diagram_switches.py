@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from xml.etree.ElementTree import Element
 
 from jobspec.model import Host, Job, ShadowNode
-from topology.fabric.roles import Roles
+from topology.fabric.participants import Participants
 from topology.report.diagram_parts import (
     CARD_HEIGHT,
     CARD_WIDTH,
@@ -50,10 +50,10 @@ class _Columns:
 
 def render_switches(job: Job, program: str) -> Element:
     """Return the drawing of `job`'s switches and rings; `program` names what runs the switches."""
-    roles = Roles(job)
-    at = _columns(job, roles)
+    participants = Participants(job)
+    at = _columns(job, participants)
     parts: list[Element] = [arrow_heads()]
-    for host in roles.hosts:
+    for host in participants.hosts:
         parts += _link(job, host, at)
     for trunk in job.trunks:
         hover = lines(
@@ -67,7 +67,7 @@ def render_switches(job: Job, program: str) -> Element:
                 class_="trunk",
             )
         )
-    for index, shadow in enumerate(roles.shadows):
+    for index, shadow in enumerate(participants.shadows):
         parts += _replicas(job, shadow, at, 9.0 + 7 * index)
     for trunk in job.trunks:
         for (name, port), (other, _) in (trunk.ends, trunk.ends[::-1]):
@@ -76,18 +76,18 @@ def render_switches(job: Job, program: str) -> Element:
             parts.append(port_badge(port, at.switch[name] + side, SWITCH_Y + (44 if bow else -16)))
     parts += _rings(job, at)
     parts += [switch_box(job, switch, program, at.switch[switch.name], SWITCH_Y) for switch in job.switches]
-    parts += [_rank(job, host, at.host[host.name]) for host in roles.hosts]
-    parts += [shadow_card(job, s, at.shadow[s.name] - SHADOW_WIDTH / 2, SHADOW_Y) for s in roles.shadows]
+    parts += [_rank(job, host, at.host[host.name]) for host in participants.hosts]
+    parts += [shadow_card(job, s, at.shadow[s.name] - SHADOW_WIDTH / 2, SHADOW_Y) for s in participants.shadows]
     height = SHADOW_Y + SHADOW_HEIGHT / 2 + SPACE
-    title = f"Topology of job {job.name}: {len(roles.hosts)} ranks on {len(job.switches)} switches"
-    return drawing("topology", title, _describe(job, roles), at.width, height, *parts)
+    title = f"Topology of job {job.name}: {len(participants.hosts)} ranks on {len(job.switches)} switches"
+    return drawing("topology", title, _describe(job, participants), at.width, height, *parts)
 
 
-def _describe(job: Job, roles: Roles) -> str:
+def _describe(job: Job, participants: Participants) -> str:
     trunks = "; ".join(f"a trunk joins {' and '.join(trunk.between)}" for trunk in job.trunks)
-    hosts = ", ".join(f"{host.name} on port {host.port} of {job.switch_of(host).name}" for host in roles.hosts)
+    hosts = ", ".join(f"{host.name} on port {host.port} of {job.switch_of(host).name}" for host in participants.hosts)
     rings = "; ".join(f"{group.name}: {', '.join(group.ring)}, back to {group.ring[0]}" for group in job.groups)
-    shadows = ", ".join(f"{s.name} ({s.ip}) on port {s.port} of {job.switch_of(s).name}" for s in roles.shadows)
+    shadows = ", ".join(f"{s.name} ({s.ip}) on port {s.port} of {job.switch_of(s).name}" for s in participants.shadows)
     return (
         f"Switches {', '.join(switch.name for switch in job.switches)}; {trunks}. They connect {hosts}. "
         f"Ring order of group {rings}. Packets with DSCP {job.replicated_dscps} are replicated by their sender's "
@@ -95,14 +95,14 @@ def _describe(job: Job, roles: Roles) -> str:
     )
 
 
-def _columns(job: Job, roles: Roles) -> _Columns:
+def _columns(job: Job, participants: Participants) -> _Columns:
     switches: dict[str, float] = {}
     hosts: dict[str, float] = {}
     shadows: dict[str, float] = {}
     left = SPACE
     for switch in job.switches:
-        here = [host.name for host in roles.hosts if job.switch_of(host) == switch]
-        below = [shadow.name for shadow in roles.shadows if job.switch_of(shadow) == switch]
+        here = [host.name for host in participants.hosts if job.switch_of(host) == switch]
+        below = [shadow.name for shadow in participants.shadows if job.switch_of(shadow) == switch]
         card, wide = CARD_WIDTH + SPACE, SHADOW_WIDTH + SPACE
         width = max(len(here) * card, len(below) * wide, TRUNK_ROOM + SPACE)
         middle = left + width / 2

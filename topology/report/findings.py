@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from topology.fabric.roles import Track
+from topology.fabric.participants import Track
 from topology.report.meanings import UNREPORTED, gap_meaning
 from topology.results import Iteration, RunResult
 

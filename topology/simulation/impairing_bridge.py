@@ -1,11 +1,11 @@
-"""A link that loses, holds back, repeats and damages frames, as a process between two interfaces of a namespace.
+"""A process that bridges two interfaces and loses, delays, duplicates and corrupts frames.
 
 ``python -m topology.simulation.impairing_bridge --inside IF --outside IF --uplink JSON --downlink JSON --seed N
 --stats FILE``
 
-For kernels without netem. Frames that arrive at ``--inside`` leave by ``--outside`` after what ``--uplink`` does to
-them (`links.Impairments` as a JSON object), and the other way round. Prints ``{"event": "ready"}`` when it
-forwards; after SIGTERM it writes what it has done to the file (`links.LinkStats` of both directions).
+For kernels without netem. Frames from ``--inside`` to ``--outside`` pass the impairments ``--uplink``
+(`links.Impairments` as a JSON object), the others ``--downlink``. Prints ``{"event": "ready"}`` when it forwards; after
+SIGTERM it writes its counters (`links.LinkStats` of both directions) to the file.
 """
 
 from __future__ import annotations
@@ -31,31 +31,31 @@ from topology.simulation.links import Impairments, Link
 
 
 class Bridge:
-    """Frames of two interfaces on their way to each other. Pure but for the two sockets."""
+    """Forwards frames between two interfaces over impaired links. Pure except for the two sockets."""
 
     def __init__(self, inside: PacketSocket, outside: PacketSocket, uplink: Link, downlink: Link) -> None:
-        """Join the interfaces; `uplink` leads from `inside` to `outside`."""
-        self._ways = ((inside, outside, uplink), (outside, inside, downlink))
-        self._flying: list[tuple[float, int, PacketSocket, bytes]] = []
+        """Bridge the interfaces; `uplink` leads from `inside` to `outside`."""
+        self._directions = ((inside, outside, uplink), (outside, inside, downlink))
+        self._in_flight: list[tuple[float, int, PacketSocket, bytes]] = []
         self._order = count()
 
-    def take(self, now: float) -> None:
-        """Take the frames that have arrived."""
-        for source, target, link in self._ways:
+    def receive(self, now: float) -> None:
+        """Put the frames that have arrived on their links."""
+        for source, target, link in self._directions:
             for frame in source.receive():
                 for when, copy in link.transmit(frame, now):
-                    heapq.heappush(self._flying, (when, next(self._order), target, copy))
+                    heapq.heappush(self._in_flight, (when, next(self._order), target, copy))
 
-    def give(self, now: float) -> float | None:
-        """Send the frames whose time has come; return how many seconds the next one has left, None without."""
-        while self._flying and self._flying[0][0] <= now:
-            _, _, target, frame = heapq.heappop(self._flying)
+    def send_due(self, now: float) -> float | None:
+        """Send the frames that are due; return the seconds until the next one is, None if there is none."""
+        while self._in_flight and self._in_flight[0][0] <= now:
+            _, _, target, frame = heapq.heappop(self._in_flight)
             target.send([frame])
-        return self._flying[0][0] - now if self._flying else None
+        return self._in_flight[0][0] - now if self._in_flight else None
 
-    def waiting(self) -> list[PacketSocket]:
+    def blocked(self) -> list[PacketSocket]:
         """Return the sockets whose kernel buffer is full."""
-        return [target for _, target, _ in self._ways if target.waiting]
+        return [target for _, target, _ in self._directions if target.waiting]
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -88,13 +88,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _forward(bridge: Bridge, sockets: Sequence[PacketSocket], stopped: int) -> None:
     readers = [*(wire.fileno() for wire in sockets), stopped]
     while True:
-        left = bridge.give(time.monotonic())
-        readable, writable, _ = select.select(readers, bridge.waiting(), [], left)
+        left = bridge.send_due(time.monotonic())
+        readable, writable, _ = select.select(readers, bridge.blocked(), [], left)
         if stopped in readable:
             return
         for wire in writable:
             wire.flush()
-        bridge.take(time.monotonic())
+        bridge.receive(time.monotonic())
 
 
 if __name__ == "__main__":

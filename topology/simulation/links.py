@@ -1,4 +1,4 @@
-"""A link direction with seeded impairments: pure, frames in, (arrival time, frame) out."""
+"""One direction of a link with seeded impairments: frames in, (arrival time, frame) out. Pure."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True)
 class Impairments:
-    """What a link direction does to frames; probabilities are per frame, times in seconds."""
+    """Impairments of one direction of a link; probabilities are per frame, times in seconds."""
 
     loss: float = 0.0
     """Probability that a frame is lost."""
     duplicate: float = 0.0
     """Probability that a frame arrives twice, the second time up to `jitter` (at least a millisecond) later."""
     reorder: float = 0.0
-    """Probability that a frame is held back so that later ones overtake it."""
+    """Probability that a frame is delayed so that later ones overtake it."""
     corrupt: float = 0.0
     """Probability that bits of a frame are flipped."""
     corrupt_bits: int = 1
-    """Most bits that are flipped at a time. TCP's checksum finds every single flip, but misses one pair in about 30;
-    on a real link the Ethernet FCS finds those."""
+    """Most bits flipped in one frame. TCP's checksum finds every single flip but misses about one pair in 30; on a real
+    link the Ethernet FCS finds those."""
     delay: float = 20e-6
     """Propagation delay."""
     jitter: float = 2e-3
-    """Largest extra delay of a frame that is held back."""
+    """Largest extra delay of a reordered frame."""
     rate: float = 10e9
     """Bits per second; frames queue behind one another."""
     queue_bytes: float = float("inf")
-    """Bytes that may wait to be sent, at `rate`; a frame that finds no room is lost."""
+    """Most bytes that may be queued; a frame that does not fit is lost."""
 
     def __post_init__(self) -> None:
         """Check the ranges.
@@ -46,18 +46,18 @@ class Impairments:
 
 @dataclass
 class LinkStats:
-    """What a link direction has done."""
+    """Counters of one direction of a link."""
 
     frames: int = 0
     """Frames put on the link."""
     lost: int = 0
     """Frames lost."""
     overflowed: int = 0
-    """Frames for which there was no room in the queue."""
+    """Frames lost because the queue was full."""
     duplicated: int = 0
     """Frames delivered twice."""
     reordered: int = 0
-    """Frames held back."""
+    """Frames delayed by reordering."""
     corrupted: int = 0
     """Frames with flipped bits."""
 
@@ -66,14 +66,14 @@ class Link:
     """One direction of a link."""
 
     def __init__(self, impairments: Impairments, rng: random.Random) -> None:
-        """Use `rng` alone for every decision, so that equal seeds give equal histories."""
+        """Take every decision from `rng`, so that equal seeds give equal histories."""
         self.impairments = impairments
         self.stats = LinkStats()
         self._rng = rng
         self._free_at = 0.0
 
     def transmit(self, frame: bytes, now: float) -> list[tuple[float, bytes]]:
-        """Return when which bytes arrive at the other end, for a frame put on the link at `now` (seconds)."""
+        """Return (arrival time, bytes) of each copy of a frame put on the link at `now`; times in seconds."""
         spec, rng = self.impairments, self._rng
         self.stats.frames += 1
         start = max(self._free_at, now)

@@ -1,4 +1,4 @@
-"""Training in the simulation: the ranks of one group, each a `RankNode` and a trainer, step by step in virtual time."""
+"""Simulated training: the ranks of one group, each a `RankNode` and a trainer, step by step in virtual time."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from shadow_rx.node import ShadowNode
 from shadow_rx.peers.connections import Peer
 from shadow_rx.peers.repair import ask_peers
 from topology.errors import TestbedError
-from topology.fabric.roles import place_of
-from topology.simulation.event_loop import Simulation, Stalled
+from topology.fabric.participants import switch_port
+from topology.simulation.event_loop import ReceiveOnlyNode, Simulation, Stalled
 from topology.simulation.links import Impairments, Link
 
-_ATTEMPTS = 10
-"""Virtual seconds that a shadow node may be away when training ends."""
+_RETRIES = 10
+"""Attempts, a virtual second apart, to reach a shadow node at the end of training."""
 
 
 @dataclass(frozen=True)
@@ -41,56 +41,45 @@ class LinkPlan:
     """From the switch to a shadow node."""
 
 
-class ShadowHost:
-    """A shadow node as a host of the simulation: it takes frames and sends none."""
+class ShadowHost(ReceiveOnlyNode):
+    """A shadow node as a host of the simulation."""
 
     def __init__(self, node: ShadowNode, peers: Mapping[str, Peer] | None = None) -> None:
-        """Feed `node`; what it loses it asks of `peers`, by shadow name, which may be added later."""
+        """Deliver frames to `node`; it requests lost bytes from `peers`, by name, which may be added later."""
         self.node = node
         self._peers = {} if peers is None else peers
 
     def on_frame(self, frame: bytes, now: float) -> None:
-        """Take a replica; the node reads the simulation's clock itself."""
+        """Process a replica; the node reads the simulation's clock itself."""
         self.node.on_frames([frame])
         self.ask_peers()
 
     def ask_peers(self) -> None:
-        """Fill holes from the other shadow nodes, which answer at once."""
+        """Request lost bytes from the peers, which answer at once."""
         if self._peers:
             ask_peers(self.node, self._peers)
 
-    def on_timer(self, now: float) -> None:
-        """Do nothing: a shadow has no timers."""
-
-    def next_timer(self) -> float | None:
-        """Return None."""
-        return None
-
-    def take_frames(self) -> list[bytes]:
-        """Return nothing."""
-        return []
-
 
 class Sender(Protocol):
-    """Sends what a rank tells a shadow node."""
+    """Sends a rank's records to a shadow node."""
 
     session: ShadowSession
     core: SenderCore
 
     def wake(self) -> None:
-        """Look at what waits."""
+        """Start to send the records that wait."""
         ...
 
 
 class DirectSender:
-    """Sends at once, without taking time, all that a shadow node takes."""
+    """Sends records at once, in no virtual time."""
 
     def __init__(self, session: ShadowSession) -> None:
-        """Send what `session` has."""
+        """Send the records of `session`."""
         self.session, self.core = session, SenderCore(session)
 
     def wake(self) -> None:
-        """Send what waits; where the shadow node is not there it is tried again when this is called again."""
+        """Send the records that wait; if the shadow node is down, the next call tries again."""
         self.core.retry()
         while self.core.turn is Turn.SEND:
             self.core.send()
@@ -108,9 +97,9 @@ class RingSimulation:
         seed: int | str,
         links: LinkPlan | None = None,
         tcp: TcpConfig | None = None,
-        patience: float = 600.0,
+        step_timeout: float = 600.0,
         resync: bool = True,
-        own_channels: Callable[[str], Sequence[SideChannel]] | None = None,
+        channels_of: Callable[[str], Sequence[SideChannel]] | None = None,
         on_lost: Callable[[int, str], None] | None = None,
         make_sender: Callable[[ShadowSession], Sender] = DirectSender,
     ) -> None:
@@ -124,11 +113,11 @@ class RingSimulation:
             seed: of link impairments, ISNs and source ports.
             links: impairments of the ranks' links.
             tcp: parameters of the ranks' connections.
-            patience: virtual seconds that a step may take.
+            step_timeout: virtual seconds that a step may take.
             resync: whether rank 0 uploads its state when a shadow node asks for it.
-            own_channels: the same side channels, of the host that it is given; by default all hosts share them.
-            on_lost: told step and reason where a shadow node will not get a record; by default that is an error.
-            make_sender: makes what sends a rank's records.
+            channels_of: returns the side channels of a host; by default all hosts share `side_channels`.
+            on_lost: called with step and reason if a record cannot reach a shadow node; by default that is an error.
+            make_sender: makes the sender of a session's records.
         """
         plan = links or LinkPlan()
         self.job = job
@@ -137,28 +126,28 @@ class RingSimulation:
         self.nodes = [RankNode(job, group, rank, tcp) for rank in range(len(group.ring))]
         self.trainers: list[DataParallelTrainer] = []
         self.epoch = 0
-        # Each shadow node is told by itself, as ranks do it: one that is away must not hold up the others.
+        # One session for each shadow node, as in a rank: a node that is down must not delay the others.
         self._channels = tuple(side_channels)
-        self._own_channels = own_channels or (lambda _: self._channels)
-        self._on_lost = on_lost or self._lost
+        self._channels_of = channels_of or (lambda _: self._channels)
+        self._on_lost = on_lost or self._raise_lost
         self._make_sender = make_sender
         self._senders: list[list[Sender]] = []
         self._resync = resync
         self._seed = seed
-        self._patience = patience
+        self._step_timeout = step_timeout
         self._rngs = [random.Random(f"rank/{seed}/{group.name}/{rank}") for rank in range(len(group.ring))]
         for node in self.nodes:
             links_rng = random.Random(f"links/{seed}/{node.host.name}")
             simulation.attach(
-                place_of(job, node.host), node, Link(plan.uplink, links_rng), Link(plan.downlink, links_rng)
+                switch_port(job, node.host), node, Link(plan.uplink, links_rng), Link(plan.downlink, links_rng)
             )
 
     def begin(self, trainers: Sequence[DataParallelTrainer], epoch: int) -> None:
         """Begin an epoch with `trainers` (one a rank, all after the same step): attach, announce the flows, connect.
 
         Raises:
-            TestbedError: the connections do not come up.
-            SideChannelError: the shadow refuses.
+            TestbedError: the connections are not established.
+            SideChannelError: the shadow node refuses.
         """
         self.trainers = list(trainers)
         self.epoch = epoch
@@ -167,7 +156,7 @@ class RingSimulation:
         for node, rng in zip(self.nodes, self._rngs, strict=True):
             node.connect(epoch, first_step, trainers[0].layout, now, rng)
         self._senders = [
-            [self._make_sender(self._session(node, channel)) for channel in self._own_channels(node.host.name)]
+            [self._make_sender(self._session(node, channel)) for channel in self._channels_of(node.host.name)]
             for node in self.nodes
         ]
         for sender in self._senders[0]:
@@ -176,7 +165,7 @@ class RingSimulation:
             self._retry(_reached(sender.session.announce), "the new epoch's connections")
         for node in self.nodes:
             node.open(now)
-            self.simulation.kick(place_of(self.job, node.host))
+            self.simulation.poll(switch_port(self.job, node.host))
         self._run_until(lambda: all(node.connected for node in self.nodes), "the connections")
 
     def compute(self, step: int) -> None:
@@ -186,10 +175,10 @@ class RingSimulation:
             trainer.compute(step)
         for node, trainer in zip(self.nodes, self.trainers, strict=True):
             node.start_all_reduce(step, trainer.buckets, self.simulation.now)
-            self.simulation.kick(place_of(self.job, node.host))
+            self.simulation.poll(switch_port(self.job, node.host))
 
     def _change(self, step: int) -> None:
-        """Make the change that the workload has for `step`; rank 0 announces it before any rank begins the step."""
+        """Apply the workload's change of `step`, if any; rank 0 announces it before any rank begins the step."""
         requests = [trainer.prepare(step, self.epoch) for trainer in self.trainers]
         if requests[0] is None:
             return
@@ -199,7 +188,7 @@ class RingSimulation:
             node.change_layout(trainer.layout)
 
     def finish(self, step: int) -> None:
-        """Complete the all-reduce of `step`, let every rank apply it and tell the shadow.
+        """Complete the all-reduce of `step`; let every rank apply it and send its record.
 
         Raises:
             TestbedError: the all-reduce does not complete.
@@ -211,11 +200,11 @@ class RingSimulation:
             record = trainer.step_record(step, self.epoch)
             for sender in senders:
                 sender.core.offer(record)
-        self._flush()
+        self._send_records()
         for sender in self._senders[0]:
             if sender.session.wants_state(step):
                 sender.core.offer_state(step, self.trainers[0].state_safetensors())
-        self._flush()
+        self._send_records()
 
     def _session(self, node: RankNode, channel: SideChannel) -> ShadowSession:
         attach = self.trainers[0].attach_request(self.epoch) if node.rank == 0 else None
@@ -224,51 +213,51 @@ class RingSimulation:
             attach.uploads_on_demand = self._resync
         return ShadowSession(channel, self.group.name, self.epoch, node.flows_to_open(), self._on_lost, attach)
 
-    def _lost(self, step: int, reason: str) -> None:
+    def _raise_lost(self, step: int, reason: str) -> None:
         raise TestbedError(f"the record of step {step}", reason)
 
     @property
     def senders(self) -> list[Sender]:
-        """What tells the shadow nodes, by rank and node."""
+        """The senders of all ranks: by rank, then shadow node."""
         return [sender for of_rank in self._senders for sender in of_rank]
 
-    def _flush(self) -> bool:
-        """Send what waits; tell whether nothing waits any more."""
+    def _send_records(self) -> bool:
+        """Send the records that wait; return whether none is left."""
         for sender in self.senders:
             sender.wake()
         return not any(sender.session.waiting for sender in self.senders)
 
     def end(self) -> None:
-        """Close the connections, and let what is still in flight arrive."""
+        """Close the connections, let frames in flight arrive, and send all records."""
         for node in self.nodes:
             node.close(self.simulation.now)
-            self.simulation.kick(place_of(self.job, node.host))
+            self.simulation.poll(switch_port(self.job, node.host))
         self._run_until(lambda: all(node.closed or node.error is not None for node in self.nodes), "the close")
-        self.simulation.drain(1.0)
-        self._retry(self._flush_to_the_end, "what the ranks have told")
-        self._conclude()
+        self.simulation.run_for(1.0)
+        self._retry(self._send_last_records, "the ranks' records")
+        self._confirm_last_step()
 
-    def _flush_to_the_end(self) -> bool:
-        """Send what waits, as at the end of a run: rank 0 looks after shadow nodes that the others cannot reach."""
-        told = self._flush()
-        for sender in self._senders[0] if not told else ():
+    def _send_last_records(self) -> bool:
+        """As `_send_records`; while records are left, rank 0 also announces the communicator again where needed."""
+        sent = self._send_records()
+        for sender in self._senders[0] if not sent else ():
             sender.session.rejoin_if_forgotten()
-        return told
+        return sent
 
-    def _conclude(self) -> None:
-        """See that the shadow nodes have the last step, as ranks do (`nccl_emu.driver`)."""
+    def _confirm_last_step(self) -> None:
+        """Repeat the last step's records until all shadow nodes have the step, as ranks do (`nccl_emu.driver`)."""
         step = self.trainers[0].step
         state = self.trainers[0].state_safetensors if self._resync else None
         for number, leader in enumerate(self._senders[0]):
             for _ in range(LAST_ATTEMPTS):
-                if leader.session.is_replicated(step, self._status_at_the_end(number)):
+                if leader.session.is_replicated(step, self._final_status(number)):
                     break
                 for rank, senders in enumerate(self._senders):
                     senders[number].session.offer_end(step, state if rank == 0 else None)
-                self._retry(self._flush_to_the_end, "the last step")
+                self._retry(self._send_last_records, "the last step")
 
-    def _status_at_the_end(self, number: int) -> Status:
-        """Return where a shadow node is, which rank 0 looks after before."""
+    def _final_status(self, number: int) -> Status:
+        """Return the status of the shadow node at index `number`, which rank 0 first checks on."""
         found: list[Status] = []
 
         def ask() -> bool:
@@ -283,27 +272,27 @@ class RingSimulation:
         return found[0]
 
     def _retry(self, action: Callable[[], bool], what: str) -> None:
-        """Repeat `action` until it says that it is done, as ranks do while a shadow node is away."""
-        for _ in range(_ATTEMPTS):
+        """Repeat `action` until it returns True, as ranks do while a shadow node is down."""
+        for _ in range(_RETRIES):
             if action():
                 return
-            self.simulation.drain(1.0)
-        raise TestbedError(what, f"the shadow node did not take it in {_ATTEMPTS} virtual seconds")
+            self.simulation.run_for(1.0)
+        raise TestbedError(what, f"the shadow node did not answer within {_RETRIES} virtual seconds")
 
     def crash(self, *, silent: bool = False) -> None:
-        """Drop all connections as crashed processes do; frames in flight stay in flight, what was not told is lost."""
+        """Drop all connections as crashed processes do, or if `silent` crashed hosts; records not sent are lost."""
         for sender in self.senders:
             sender.core.abandon()
         for node in self.nodes:
             node.abort(self.simulation.now, silent=silent)
-            self.simulation.kick(place_of(self.job, node.host))
+            self.simulation.poll(switch_port(self.job, node.host))
 
     def _run_until(self, condition: Callable[[], bool], what: str) -> None:
         def over() -> bool:
             return condition() or any(node.error is not None for node in self.nodes)
 
         try:
-            self.simulation.run_until(over, self._patience)
+            self.simulation.run_until(over, self._step_timeout)
         except Stalled as stalled:
             waiting = "; ".join(f"rank {node.rank} waits for {node.waits_for()}" for node in self.nodes)
             raise TestbedError(what, f"{stalled}; {waiting}") from stalled

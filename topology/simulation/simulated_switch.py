@@ -1,4 +1,4 @@
-"""What the simulated network has in its middle: an embedded switch that a job was installed on."""
+"""The switch of a simulated network: embedded, with a job installed over P4Runtime."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ class SimulatedSwitch(Protocol):
     """A switch of the simulation."""
 
     def forward(self, port: int, frame: bytes, now: float) -> list[tuple[int, bytes]]:
-        """Take a frame at a port; return the copies that leave, with their ports."""
+        """Process a frame that arrives at `port`; return (egress port, frame) of each copy."""
         ...
 
     def close(self) -> None:
-        """End what runs."""
+        """Stop the switch."""
         ...
 
 
 class InstalledSwitch:
-    """An embedded switch that a job was installed on through P4Runtime."""
+    """An embedded switch with a job installed over P4Runtime."""
 
     def __init__(self, job: Job) -> None:
         """Install `job`, which has one switch."""

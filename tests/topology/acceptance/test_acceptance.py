@@ -26,17 +26,17 @@ from shadow_rx.store.names import Point
 from shadow_rx.store.writer import RecoveryStore
 from tests.program import run_program
 from topology.acceptance import campaign, soak
-from topology.acceptance.excuses import Excuse, ExcuseBook, excused
-from topology.acceptance.mininet import possible
-from topology.acceptance.plan import Length, draw
-from topology.acceptance.record import Reported, Row, RunRecord, StepNumbers, failures, rows_of
+from topology.acceptance.excuses import Excuse, ExcuseTracker, excused
+from topology.acceptance.fault_simulation import FaultSimulation
+from topology.acceptance.mininet import injectable_plan
+from topology.acceptance.plan import RunLength, draw_plan
+from topology.acceptance.record import ReportedGap, Row, RunRecord, StepNumbers, failures, rows_of
 from topology.acceptance.scenarios import ALONE, ANYTHING, SCENARIOS, Injection, Scenario
 from topology.acceptance.simulated import run_simulated
+from topology.acceptance.step_state import reference_states
 from topology.acceptance.table import passed, render, reproduce, verdict
-from topology.acceptance.truth import reference_truth
-from topology.acceptance.world import AcceptanceWorld
 
-SHORT = Length(steps=6, more=2)
+SHORT = RunLength(steps=6, steps_after_restart=2)
 CALM = Scenario("calm", ())
 
 
@@ -59,13 +59,13 @@ def test_a_row_holds(name: str) -> None:
 def test_a_seed_gives_one_history() -> None:
     first, second = (run(ANYTHING, 7) for _ in range(2))
     assert replace(first, seconds=0) == replace(second, seconds=0)
-    assert draw(ANYTHING, 7, SHORT) == draw(ANYTHING, 7, SHORT) != draw(ANYTHING, 8, SHORT)
+    assert draw_plan(ANYTHING, 7, SHORT) == draw_plan(ANYTHING, 7, SHORT) != draw_plan(ANYTHING, 8, SHORT)
 
 
 def test_a_shadow_that_is_away_when_training_ends_is_waited_for(tmp_path: Path) -> None:
-    plan = draw(CALM, 0, SHORT)
+    plan = draw_plan(CALM, 0, SHORT)
     record = RunRecord(CALM.name, "simulation", 0, SHORT.steps)
-    world = AcceptanceWorld(plan, reference_truth(plan.job, 0, SHORT.total), tmp_path / "store", record)
+    world = FaultSimulation(plan, reference_states(plan.job, 0, SHORT.total), tmp_path / "store", record)
     try:
         world.begin()
         world.train(SHORT.steps - 1)
@@ -78,7 +78,7 @@ def test_a_shadow_that_is_away_when_training_ends_is_waited_for(tmp_path: Path) 
         world.end()
     finally:
         world.close()
-    assert (world.shadow.files.torn, world.shadow.deaths) == (1, 2)
+    assert (world.shadow.files.torn, world.shadow.kills) == (1, 2)
     # The ranks' records of the last step died with the shadow node, so they told them again.
     assert record.numbers[-1] == (SHORT.steps, SHORT.steps, SHORT.steps, SHORT.steps)
     assert record.wrong == []
@@ -187,16 +187,16 @@ def test_changed_training_fails_the_row(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_restart_that_goes_on_differently_fails_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    from topology.acceptance import world
+    from topology.acceptance import fault_simulation
 
-    real = world.restore_trainer
+    real = fault_simulation.restore_trainer
 
     def spoiled(*arguments: Any) -> DataParallelTrainer:
         trainer = real(*arguments)
         trainer.generator.manual_seed(1)
         return trainer
 
-    monkeypatch.setattr(world, "restore_trainer", spoiled)
+    monkeypatch.setattr(fault_simulation, "restore_trainer", spoiled)
     record = run()
     assert record.training is None
     assert record.restart is not None
@@ -205,7 +205,7 @@ def test_a_restart_that_goes_on_differently_fails_the_row(monkeypatch: pytest.Mo
 
 def test_a_step_without_a_reason_fails_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ShadowNode, "explain", lambda self, group, step: None)
-    monkeypatch.setattr("topology.acceptance.world.AcceptanceWorld._observe", lambda self, event: None)
+    monkeypatch.setattr("topology.acceptance.fault_simulation.FaultSimulation._observe", lambda self, event: None)
     record = run(named("full-disk"))
     assert record.unexplained, record
     assert "neither on storage nor explained" in failures(record)[-1]
@@ -262,18 +262,18 @@ def test_a_broken_queue_fails_the_row(
 
 
 def test_only_what_a_fault_excuses_may_be_missing() -> None:
-    book = ExcuseBook([Injection.LOSS_AFTER, Injection.FULL_DISK])
+    tracker = ExcuseTracker([Injection.LOSS_AFTER, Injection.FULL_DISK])
     for step in (3, 3, 6):
-        book.hole(step)
-    book.begin(Injection.FULL_DISK, 2)
-    book.end(Injection.FULL_DISK, 4)
-    record = RunRecord("x", "simulation", 0, 8, verified=1, excuses=book.all(8))
+        tracker.replicas_lost(step)
+    tracker.begin(Injection.FULL_DISK, 2)
+    tracker.end(Injection.FULL_DISK, 4)
+    record = RunRecord("x", "simulation", 0, 8, verified=1, excuses=tracker.all(8))
     assert excused(record.excuses) == {2, 3, 4, 6, 7}
     for step, reason, fine in (
         (3, "lost_bytes", True), (4, "resync_pending", True), (7, "resync_pending", True), (2, "storage_error", True),
         (5, "lost_bytes", False), (5, "storage_error", False), (2, "lost_bytes", False), (3, "overload", False),
     ):  # fmt: skip
-        record.reported = [Reported(step, reason, "said")]
+        record.reported = [ReportedGap(step, reason, "said")]
         assert (failures(record) == []) is fine, (step, reason)
     assert RunRecord.from_json(json.loads(json.dumps(record.to_json()))) == record
 
@@ -289,7 +289,7 @@ def test_rows_that_show_nothing_do_not_pass() -> None:
     assert "x in simulation is without loss-after-switch: there is no switch" in console.export_text()
     sound.left_out, sound.injected = {}, {"loss-after-switch": 3}
     assert Row(lost, "simulation", (sound,)).passed
-    sound.reported = [Reported(3, "lost_bytes", "flow 1")]
+    sound.reported = [ReportedGap(3, "lost_bytes", "flow 1")]
     assert "no fault of this run excuses lost_bytes" in failures(sound)[0]
     sound.excuses = [Excuse("loss-after-switch", 1, 8, ("lost_bytes",))]
     assert failures(sound) == []
@@ -343,7 +343,7 @@ def test_a_campaign_in_processes_goes_on_where_it_was_interrupted(tmp_path: Path
     assert (found.seeds, found.clean, found.failed_seeds) == (3, 3, [])
     document = tmp_path / "doc.md"
     document.write_text(f"a\n{soak.BEGIN}\nold\n{soak.END}\nb\n")
-    soak.fill(document, found)
+    soak.update_document(document, found)
     assert document.read_text() == f"a\n{soak.BEGIN}\n{found.text()}{soak.END}\nb\n"
 
 
@@ -358,7 +358,7 @@ def test_ranks_in_mininet_are_not_killed_at_the_end_where_that_would_excuse_what
     killed = set[str]()
     for scenario in SCENARIOS:
         for seed in range(40):
-            plan = possible(draw(scenario, seed, SHORT), scenario)
+            plan = injectable_plan(draw_plan(scenario, seed, SHORT), scenario)
             if not plan.orderly:
                 killed.add(scenario.name)
                 assert not scenario.complete

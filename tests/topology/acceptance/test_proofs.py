@@ -12,8 +12,8 @@ from p4src.names import Table
 from packets.frame import parse_frame
 from tests.topology.simulation.simulated_job import World, reference_states, small_job
 from topology.compare import first_difference
-from topology.fabric.roles import place_of
-from topology.simulation.event_loop import Place
+from topology.fabric.participants import switch_port
+from topology.simulation.event_loop import SwitchPort
 
 STEPS = 3
 
@@ -22,14 +22,17 @@ class Tap:
     """Keeps all frames by place and direction."""
 
     def __init__(self) -> None:
-        self.frames: dict[tuple[Place, str], list[bytes]] = {}
+        self.frames: dict[tuple[SwitchPort, str], list[bytes]] = {}
 
-    def __call__(self, place: Place, direction: str, frame: bytes, now: float) -> None:
+    def __call__(self, place: SwitchPort, direction: str, frame: bytes, now: float) -> None:
         self.frames.setdefault((place, direction), []).append(frame)
 
-    def all(self, direction: str, places: set[Place]) -> Counter[bytes]:
+    def all(self, direction: str, switch_ports: set[SwitchPort]) -> Counter[bytes]:
         return Counter(
-            f for (place, way), frames in self.frames.items() if way == direction and place in places for f in frames
+            f
+            for (place, way), frames in self.frames.items()
+            if way == direction and place in switch_ports
+            for f in frames
         )
 
 
@@ -72,7 +75,7 @@ def test_every_ring_size_and_mtu(ranks: int, mtu: int) -> None:
     assert payload == STEPS * (layout.nbytes + headers)
 
     # Every original leaves as it came, and nothing else reaches a rank.
-    hosts = {place_of(job, job.host(name)) for name in world.group.ring}
+    hosts = {switch_port(job, job.host(name)) for name in world.group.ring}
     assert tap.all("in", hosts) == tap.all("out", hosts)
 
 
@@ -89,7 +92,7 @@ def test_nothing_is_replicated_without_the_tag_and_ranks_see_no_difference() -> 
     run(silent)
     assert (world.shadow_place, "out") in tagged.frames
     assert (silent.shadow_place, "out") not in plain.frames, "the shadow received something"
-    hosts = {place_of(job, job.host(name)) for name in world.group.ring}
+    hosts = {switch_port(job, job.host(name)) for name in world.group.ring}
     for place in hosts:
         assert tagged.frames[place, "out"] == plain.frames[place, "out"], "replication changed what a rank receives"
     assert silent.status().replica_step == 0

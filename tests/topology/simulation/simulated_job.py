@@ -18,8 +18,8 @@ from shadow_rx.core import ShadowCore
 from shadow_rx.node import ShadowNode
 from shadow_rx.status.events import Event, StepLost, StepReplicated
 from topology.compare import first_difference
-from topology.fabric.flaky_channel import FlakySideChannel
-from topology.fabric.roles import place_of
+from topology.fabric.participants import switch_port
+from topology.fabric.unreliable_side_channel import UnreliableSideChannel
 from topology.reference_run import reference_run
 from topology.simulation.event_loop import Simulation, Tap
 from topology.simulation.links import Link
@@ -59,12 +59,12 @@ class World:
         self.switch = self.make_switch(self.job)
         self.simulation = Simulation({self.job.switch.name: self.switch.forward}, self.tap)
         spec = self.job.shadow(self.group.shadows[0])
-        self.shadow_place = place_of(self.job, spec)
+        self.shadow_place = switch_port(self.job, spec)
         self.replica_link = Link(self.links.replica, random.Random(f"replica/{self.seed}"))
         self.points: dict[int, StepReplicated] = {}
         self.losses: list[StepLost] = []
         self.start_shadow()
-        self.side_channel = FlakySideChannel(self.shadow, random.Random(f"side channel/{self.seed}"))
+        self.side_channel = UnreliableSideChannel(self.shadow, random.Random(f"side channel/{self.seed}"))
         self.ring = RingSimulation(
             self.job, self.group, self.simulation, [self.side_channel], self.seed, self.links, resync=self.resync
         )

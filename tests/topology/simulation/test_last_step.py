@@ -8,7 +8,7 @@ import pytest
 
 from shadow_rx.status.events import StepReplicated
 from tests.topology.simulation.simulated_job import World, small_job
-from topology.fabric.flaky_channel import FlakySideChannel
+from topology.fabric.unreliable_side_channel import UnreliableSideChannel
 from topology.simulation.links import Impairments
 from topology.simulation.ring_simulation import LinkPlan
 
@@ -60,14 +60,14 @@ def test_a_shadow_that_dies_once_more_while_it_is_told(calls: int, monkeypatch: 
                 lose_the_last_step(world, LAST - 1)
 
         for name in ("attach", "record_step", "upload_state"):
-            call = getattr(FlakySideChannel, name)
+            call = getattr(UnreliableSideChannel, name)
 
             def call_and_die(*args: Any, call: Any = call, **options: Any) -> Any:
                 reply = call(*args, **options)
                 die()
                 return reply
 
-            monkeypatch.setattr(FlakySideChannel, name, call_and_die)
+            monkeypatch.setattr(UnreliableSideChannel, name, call_and_die)
         check_the_end(world)
     finally:
         world.close()
@@ -78,7 +78,7 @@ def test_a_shadow_that_loses_replicas_and_dies_behind_a_bad_side_channel(seed: i
     world = World(small_job(), seed, LinkPlan(replica=Impairments(loss=0.05)))
     try:
         world.ring.begin(world.fresh_trainers(), 1)
-        world.side_channel.trouble = 0.1
+        world.side_channel.fault_probability = 0.1
         world.train(LAST)
         lose_the_last_step(world, seed % LAST)
         check_the_end(world)

@@ -13,8 +13,8 @@ from packets.frame import parse_frame
 from packets.segment import TcpFlags
 from packets.template import FrameTemplate
 from tests.topology.simulation.simulated_job import World, small_job
-from topology.fabric.roles import place_of
-from topology.simulation.event_loop import Place
+from topology.fabric.participants import switch_port
+from topology.simulation.event_loop import SwitchPort
 
 STEPS = 4
 
@@ -22,12 +22,12 @@ STEPS = 4
 class Recorder:
     """Keeps every tagged original and every replica that passes the switch."""
 
-    def __init__(self, shadow: Place, dscp: int) -> None:
+    def __init__(self, shadow: SwitchPort, dscp: int) -> None:
         self.shadow, self.dscp = shadow, dscp
-        self.originals: list[tuple[Place, bytes]] = []
+        self.originals: list[tuple[SwitchPort, bytes]] = []
         self.replicas: list[bytes] = []
 
-    def tap(self, place: Place, direction: str, frame: bytes, now: float) -> None:
+    def tap(self, place: SwitchPort, direction: str, frame: bytes, now: float) -> None:
         parsed = parse_frame(frame)
         if parsed is None or parsed.segment.dscp != self.dscp:
             return
@@ -43,7 +43,7 @@ def restarted_world(seed: int) -> tuple[World, Recorder, list[DataParallelTraine
     The new trainers begin anew from other weights: every byte of the old connections would be wrong for them.
     """
     job = small_job(3, hidden=(24,))
-    recorder = Recorder(place_of(job, job.shadow(job.groups[0].shadows[0])), job.dscp.primary)
+    recorder = Recorder(switch_port(job, job.shadow(job.groups[0].shadows[0])), job.dscp.primary)
     world = World(job, seed, tap=recorder.tap)
     world.ring.begin(world.fresh_trainers(), epoch=1)
     world.train(2)
@@ -120,7 +120,7 @@ def test_even_a_repeated_source_port_gives_no_wrong_checkpoint(seed: int) -> Non
     assert set(range(status.replica_step + 1, STEPS + 1)) <= set(explained), status
 
 
-def forge(job: Job, frame: bytes, ports: dict[int, int]) -> tuple[Place, bytes]:
+def forge(job: Job, frame: bytes, ports: dict[int, int]) -> tuple[SwitchPort, bytes]:
     """Return (place, frame) of an old segment with the source port of its rank's new connection.
 
     It is addressed to a host that drops it unread, so that only replication sees it: the receiving rank's TCP would
@@ -136,4 +136,4 @@ def forge(job: Job, frame: bytes, ports: dict[int, int]) -> tuple[Place, bytes]:
         segment.dscp, segment.mss, segment.window_scale,
     )  # fmt: skip
     data = FrameTemplate(parsed.src_mac, parsed.dst_mac, parsed.src_ip, parsed.dst_ip).build(changed)
-    return place_of(job, host), data
+    return switch_port(job, host), data

@@ -64,15 +64,15 @@ def run_seed(seed: int) -> int:
     try:
         world.ring.begin(world.fresh_trainers(), epoch=1)
         if not clean:
-            world.side_channel.trouble = rng.choice([0.0, 0.1, 0.3])
+            world.side_channel.fault_probability = rng.choice([0.0, 0.1, 0.3])
         for step in range(1, STEPS + 1):
             world.ring.compute(step)
             if step in restarts:
-                world.simulation.drain(rng.uniform(0, 2e-3))
+                world.simulation.run_for(rng.uniform(0, 2e-3))
                 world.restart_shadow()
             world.ring.finish(step)
             world.note(step)
-        world.side_channel.trouble = 0.0
+        world.side_channel.fault_probability = 0.0
         world.ring.end()
         world.check_published()
         status = world.status()

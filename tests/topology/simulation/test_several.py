@@ -13,8 +13,8 @@ from jobspec.model import Flow
 from packets.frame import ParsedFrame, parse_frame
 from tests.topology.simulation.wide_job import WideWorld, wide_job
 from topology.compare import first_difference
-from topology.fabric.roles import Roles, place_of
-from topology.simulation.event_loop import Place
+from topology.fabric.participants import Participants, switch_port
+from topology.simulation.event_loop import SwitchPort
 
 STEPS = 2
 CHAIN = (("s1", "s2"), ("s2", "s3"))
@@ -43,12 +43,12 @@ class Taps:
     """Keeps every frame with a payload at every switch."""
 
     def __init__(self) -> None:
-        self.frames: dict[tuple[Place, str], list[bytes]] = {}
+        self.frames: dict[tuple[SwitchPort, str], list[bytes]] = {}
 
-    def __call__(self, place: Place, direction: str, frame: bytes, now: float) -> None:
+    def __call__(self, place: SwitchPort, direction: str, frame: bytes, now: float) -> None:
         self.frames.setdefault((place, direction), []).append(frame)
 
-    def parsed(self, place: Place, direction: str) -> list[ParsedFrame]:
+    def parsed(self, place: SwitchPort, direction: str) -> list[ParsedFrame]:
         return [p for f in self.frames.get((place, direction), []) if (p := parse_frame(f)) is not None]
 
 
@@ -57,11 +57,11 @@ def test_each_byte_is_replicated_exactly_once(name: str) -> None:
     job, taps = JOBS[name], Taps()
     world = WideWorld(job, seed=3, tap=taps)
     world.run(STEPS)
-    for group, shadow in Roles(job).tracks:
+    for group, shadow in Participants(job).tracks:
         assert world.difference(group, shadow, STEPS) is None, (group, shadow)
     layout = world.rings[0].trainers[0].layout
     for spec in job.shadows:
-        replicas = taps.parsed(place_of(job, spec), "out")
+        replicas = taps.parsed(switch_port(job, spec), "out")
         assert all(replica.dst_ip == str(spec.ip) and replica.checksums_ok for replica in replicas)
         # By flow and stream position: no byte of any flow comes twice, none is missing.
         seen = Counter(
@@ -80,7 +80,7 @@ def test_replicas_begin_at_the_switch_of_the_sender_and_originals_arrive_as_they
     job, taps = JOBS[name], Taps()
     WideWorld(job, seed=4, tap=taps).run(STEPS)
     shadow_ips = {str(spec.ip) for spec in job.shadows}
-    hosts = [place_of(job, host) for host in Roles(job).hosts]
+    hosts = [switch_port(job, host) for host in Participants(job).hosts]
     sent = Counter(frame for place in hosts for frame in taps.frames[place, "in"])
     assert sent == Counter(frame for place in hosts for frame in taps.frames[place, "out"])
     for switch in job.switches:
@@ -96,7 +96,7 @@ def test_replicas_begin_at_the_switch_of_the_sender_and_originals_arrive_as_they
         own = {str(host.ip) for host in job.hosts if job.switch_of(host) == switch}
         assert {source for source, count in made.items() if count} == own, switch.name
     for trunk in job.trunks:
-        one, other = (Place(*end) for end in trunk.ends)
+        one, other = (SwitchPort(*end) for end in trunk.ends)
         assert taps.frames[one, "out"] == taps.frames[other, "in"]
         assert taps.frames[other, "out"] == taps.frames[one, "in"]
 
@@ -114,12 +114,14 @@ def test_a_broadcast_reaches_every_other_host_once_and_no_shadow() -> None:
     job, taps = wide_job(["s1", "s2", "s3", "s2"], ["s2", "s3"], [((0, 1, 2), (0, 1))], trunks=CHAIN), Taps()
     world = WideWorld(job, tap=taps)
     frame = b"\xff" * 6 + bytes.fromhex(job.hosts[1].mac.replace(":", "")) + b"\x08\x06" + bytes(46)
-    world.simulation.inject(place_of(job, job.hosts[1]), frame)
-    world.simulation.drain(1.0)
+    world.simulation.inject(switch_port(job, job.hosts[1]), frame)
+    world.simulation.run_for(1.0)
     world.run(1)
     reached = [place for (place, way), frames in taps.frames.items() if way == "out" for f in frames if f == frame]
-    ends = {place_of(job, end) for end in (*job.hosts, *job.shadows)}
-    assert sorted(place for place in reached if place in ends) == sorted(place_of(job, job.hosts[i]) for i in (0, 2, 3))
+    ends = {switch_port(job, end) for end in (*job.hosts, *job.shadows)}
+    assert sorted(place for place in reached if place in ends) == sorted(
+        switch_port(job, job.hosts[i]) for i in (0, 2, 3)
+    )
 
 
 def _hop_0_bytes(flow: Flow, layout: Layout) -> int:

@@ -20,8 +20,8 @@ from softswitch.p4rt.device import Device
 from softswitch.p4rt.server import ServerHandle, serve
 from topology.compare import first_difference
 from topology.fabric.local_side_channel import LocalSideChannel
-from topology.fabric.roles import place_of
-from topology.simulation.event_loop import Forward, Place, Simulation, Tap
+from topology.fabric.participants import switch_port
+from topology.simulation.event_loop import Forward, Simulation, SwitchPort, Tap
 from topology.simulation.links import Impairments, Link
 from topology.simulation.ring_simulation import RingSimulation, ShadowHost
 
@@ -84,11 +84,11 @@ class WideWorld:
         self.simulation = Simulation({s.name: self._switch(s.name) for s in job.switches}, tap)
         for trunk in job.trunks:
             one, other = trunk.ends
-            self.simulation.join(Place(*one), Place(*other), _link(), _link())
+            self.simulation.add_trunk(SwitchPort(*one), SwitchPort(*other), _link(), _link())
         self.shadows: dict[str, LocalSideChannel] = {}
         for spec in job.shadows:
             node = ShadowNode(ShadowCore(job, spec.name), lambda: self.simulation.now)
-            self.simulation.attach(place_of(job, spec), ShadowHost(node), _link(), _link())
+            self.simulation.attach(switch_port(job, spec), ShadowHost(node), _link(), _link())
             self.shadows[spec.name] = LocalSideChannel(node)
         self.rings = [
             RingSimulation(job, group, self.simulation, [self.shadows[n] for n in group.shadows], seed)

@@ -1,4 +1,4 @@
-"""What training must give: the state of all ranks after each step of a run without faults, and comparison with it."""
+"""The state of all ranks after a step, in one form for trainers and recovery points, and its comparison."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from nccl_emu.training.trainer import DataParallelTrainer
 from topology.compare import tensor_bytes
 from topology.reference_run import reference_run
 
-Form = tuple[str, tuple[int, ...], bytes]
+TensorData = tuple[str, tuple[int, ...], bytes]
 """Element type, shape and bytes of a tensor."""
 
 
 @dataclass(frozen=True)
-class StepTruth:
-    """Every object of the framework checkpoint of every rank after a step, in the form of a recovery point."""
+class StepState:
+    """Every object of every rank's framework checkpoint after a step, named as in a recovery point."""
 
     step: int
     """The step."""
-    tensors: Mapping[str, Form]
-    """By the names of a recovery point: ``param/``, ``optim/``, ``state/`` and each rank's own ``rank/<rank>/``."""
+    tensors: Mapping[str, TensorData]
+    """Tensors by name: ``param/``, ``optim/``, ``state/``, and each rank's own below ``rank/<rank>/``."""
     objects: tuple[str, ...]
-    """Each rank's JSON objects (schedule, place in the data, ...) and loss, as canonical JSON."""
+    """Each rank's JSON objects (schedule, data position, ...) and loss, as canonical JSON."""
     options: str
-    """Class, groups and options of the optimizer, as canonical JSON."""
+    """The optimizer's class, parameter groups and options, as canonical JSON."""
 
-    def difference(self, other: StepTruth) -> str | None:
-        """Say what differs first in the state of another run, None where nothing does."""
-        found = _first(self.tensors, other.tensors)
+    def difference(self, other: StepState) -> str | None:
+        """Describe the first difference of another run's state; None if it is equal."""
+        found = _first_difference(self.tensors, other.tensors)
         if found is not None:
             return f"step {self.step}: {found}"
         for rank, (mine, theirs) in enumerate(zip(self.objects, other.objects, strict=True)):
@@ -44,17 +44,17 @@ class StepTruth:
         return None if self.options == other.options else f"step {self.step}: {other.options} not {self.options}"
 
 
-def truth_of(trainers: Sequence[DataParallelTrainer]) -> StepTruth:
-    """Return the state of all ranks of a group, who have just applied the same step.
+def step_state(trainers: Sequence[DataParallelTrainer]) -> StepState:
+    """Return the state of all ranks of a group, which have just applied the same step.
 
-    Where ranks disagree about what they share, the shared tensor of a later rank takes the place of the first one's,
-    so that the comparison with the run without faults finds it.
+    If ranks disagree on a shared tensor, that of the later rank is kept, so that the comparison with the reference run
+    finds it.
     """
     step, job = trainers[0].step, trainers[0].job
-    tensors: dict[str, Form] = {}
+    tensors: dict[str, TensorData] = {}
     objects = []
     for trainer in trainers:
-        shared = {name: _form(tensor) for name, tensor in trainer.state_tensors().items()}
+        shared = {name: _tensor_data(tensor) for name, tensor in trainer.state_tensors().items()}
         tensors.update((name, form) for name, form in shared.items() if tensors.get(name) != form)
         own = trainer.framework_state().objects(job.state_manifest, step)
         told: dict[str, Any] = {"loss": trainer.loss}
@@ -70,46 +70,46 @@ def truth_of(trainers: Sequence[DataParallelTrainer]) -> StepTruth:
         objects.append(_canonical(told))
     options = [json.loads(text) for text in trainers[0].used_options]
     used = {"name": trainers[0].optimizer_spec.name, "params": trainers[0].groups, "options": options}
-    return StepTruth(step, tensors, tuple(objects), _canonical(used))
+    return StepState(step, tensors, tuple(objects), _canonical(used))
 
 
-def point_truth(point: RecoveryPoint) -> StepTruth:
-    """Return what a recovery point says in the same form."""
+def point_state(point: RecoveryPoint) -> StepState:
+    """Return the state that a recovery point holds."""
     manifest = point.manifest
-    tensors = {name: _form(tensor) for name, tensor in point.tensors.items()}
+    tensors = {name: _tensor_data(tensor) for name, tensor in point.tensors.items()}
     objects = tuple(_canonical({"loss": record.loss, **record.objects}) for record in manifest.records)
-    return StepTruth(manifest.step, tensors, objects, _canonical(_optimizer(manifest)))
+    return StepState(manifest.step, tensors, objects, _canonical(_optimizer(manifest)))
 
 
-def point_difference(truth: StepTruth, point: RecoveryPoint, job: Job, epoch: int) -> str | None:
-    """Say what a recovery point has that is not the trainers' state of its step; None where all of it is."""
+def point_difference(expected: StepState, point: RecoveryPoint, job: Job, epoch: int) -> str | None:
+    """Describe how a recovery point differs from the expected state of its step; None if it is equal."""
     manifest = point.manifest
     said = (manifest.job, manifest.group, manifest.epoch, manifest.step, manifest.ranks)
     group = job.groups[0]
-    expected = (job.name, group.name, epoch, truth.step, len(group.ring))
-    if said != expected:
-        return f"it says {said}, expected {expected}"
-    if len(manifest.records) != len(truth.objects):
+    wanted = (job.name, group.name, epoch, expected.step, len(group.ring))
+    if said != wanted:
+        return f"it says {said}, expected {wanted}"
+    if len(manifest.records) != len(expected.objects):
         return f"it has records of {len(manifest.records)} ranks"
-    wrong = next((entry for entry in manifest.objects if entry.step != truth.step), None)
+    wrong = next((entry for entry in manifest.objects if entry.step != expected.step), None)
     if wrong is not None:
         return f"its {wrong.name} is of step {wrong.step}"
     unlisted = point.tensors.keys() - {entry.name for entry in manifest.objects}
     if unlisted:
         return f"its {min(unlisted)} is not in the manifest"
-    return truth.difference(point_truth(point))
+    return expected.difference(point_state(point))
 
 
 @lru_cache(maxsize=8)
-def _reference(job_json: str, seed: int, steps: int) -> tuple[StepTruth, ...]:
+def _reference(job_json: str, seed: int, steps: int) -> tuple[StepState, ...]:
     job = Job.model_validate_json(job_json)
-    return tuple(truth_of(trainers) for _, trainers in reference_run(job, job.groups[0], seed, steps))
+    return tuple(step_state(trainers) for _, trainers in reference_run(job, job.groups[0], seed, steps))
 
 
-def reference_truth(job: Job, seed: int, steps: int) -> dict[int, StepTruth]:
-    """Return the truth of each step of the run without faults of a job's first group."""
+def reference_states(job: Job, seed: int, steps: int) -> dict[int, StepState]:
+    """Return the state after each step of a job's first group in a run without faults."""
     torch.set_num_threads(1)
-    return {truth.step: truth for truth in _reference(job.model_dump_json(), seed, steps)}
+    return {state.step: state for state in _reference(job.model_dump_json(), seed, steps)}
 
 
 def _optimizer(manifest: Manifest) -> dict[str, Any]:
@@ -121,7 +121,7 @@ def _optimizer(manifest: Manifest) -> dict[str, Any]:
     }
 
 
-def _form(tensor: torch.Tensor) -> Form:
+def _tensor_data(tensor: torch.Tensor) -> TensorData:
     return str(tensor.dtype).removeprefix("torch."), tuple(tensor.shape), tensor_bytes(tensor)
 
 
@@ -129,7 +129,7 @@ def _canonical(value: Any) -> str:
     return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
-def _first(mine: Mapping[str, Form], theirs: Mapping[str, Form]) -> str | None:
+def _first_difference(mine: Mapping[str, TensorData], theirs: Mapping[str, TensorData]) -> str | None:
     if mine.keys() != theirs.keys():
         missing, extra = sorted(mine.keys() - theirs.keys()), sorted(theirs.keys() - mine.keys())
         return f"tensors missing {missing[:3]}, unexpected {extra[:3]}"

@@ -1,4 +1,4 @@
-"""What a run left in its store: every recovery point is read again and compared with the truth."""
+"""Checks a run's store: every recovery point is read back and compared with the expected state."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from checkmate_common.recovery.point import RecoveryPointError
 from jobspec.model import Job
 from shadow_rx.store.api import open_store
 from topology.acceptance.record import RunRecord
-from topology.acceptance.truth import StepTruth, point_difference
+from topology.acceptance.step_state import StepState, point_difference
 
 
 def check_store(
-    root: Path, job: Job, truth: Mapping[int, StepTruth], promised: Iterable[tuple[int, int]], record: RunRecord
+    root: Path, job: Job, expected: Mapping[int, StepState], durable: Iterable[tuple[int, int]], record: RunRecord
 ) -> set[int]:
-    """Read every recovery point of a store; return the steps that can be recovered.
+    """Compare every recovery point of a store with the expected state; return the steps that can be read.
 
     Args:
         root: the store.
         job: the job, with one group.
-        truth: what training must give, by step.
-        promised: epoch and step of what was called durable: each must be there, as nothing is ever deleted.
-        record: takes what is wrong.
+        expected: state after each step of a run without faults.
+        durable: (epoch, step) of each point reported as durable. All must be present: nothing is ever deleted.
+        record: receives the errors found.
     """
     group, there = job.groups[0].name, set[tuple[int, int]]()
     try:
         reader = open_store(root)
     except RecoveryPointError as error:
-        record.wrong += [f"the store cannot be opened: {error}"] if any(promised) else []
+        record.wrong += [f"the store cannot be opened: {error}"] if any(durable) else []
         return set()
     for epoch in reader.epochs(group):
         for step in () if epoch.superseded else epoch.steps:
@@ -38,11 +38,13 @@ def check_store(
                 record.wrong.append(f"epoch {epoch.epoch}, step {step}, in the store: cannot be read: {error}")
                 continue
             record.verified += 1
-            known = truth.get(step)
+            known = expected.get(step)
             found = point_difference(known, point, job, epoch.epoch) if known is not None else "it was never trained"
             if found is not None:
                 record.wrong.append(f"epoch {epoch.epoch}, step {step}, in the store: {found}")
             there.add((epoch.epoch, step))
-    gone = sorted(set(promised) - there)
-    record.wrong += [f"epoch {epoch}, step {step}: was called durable and is not in the store" for epoch, step in gone]
+    missing = sorted(set(durable) - there)
+    record.wrong += [
+        f"epoch {epoch}, step {step}: was called durable and is not in the store" for epoch, step in missing
+    ]
     return {step for _, step in there}

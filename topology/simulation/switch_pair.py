@@ -1,7 +1,7 @@
-"""Two embedded switches and their controller in virtual time: the primary can be killed, restarted, and replaced.
+"""Two embedded switches and their controller in virtual time: the primary can be killed, then restarted or replaced.
 
-The controller is the real `ControllerCore`, and what it decides is done over real P4Runtime connections; only its
-threads are missing, so that a seed gives one history. It hears of every connection at once.
+The controller is the real `ControllerCore`, which acts over real P4Runtime connections. Only its threads are missing,
+so that a seed gives one history; it learns of every connection at once.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _DIGEST_S = 10.0
 
 
 class _Running:
-    """A switch that runs, and the controller's connection to it."""
+    """A running switch and the controller's connection to it."""
 
     def __init__(self, device_id: int) -> None:
         self.device = Device(device_id)
@@ -42,14 +42,14 @@ class _Running:
 
 @dataclass
 class Failure:
-    """What happens to the primary, and when."""
+    """How and when the primary fails."""
 
     at_frame: int
-    """Frame, counted from the moment of arming, that is the last one that it forwards."""
+    """Last frame that it forwards, counted from the call of `SwitchPair.arm`."""
     downtime: float | None
-    """Virtual seconds until it runs again; None: the standby takes over at once."""
+    """Virtual seconds until it is restarted; None: the standby takes over at once."""
     torn: bool = False
-    """Of the copies that it makes of its last frame only some leave it."""
+    """Whether only some copies of its last frame leave it."""
 
 
 @dataclass
@@ -59,18 +59,18 @@ class SwitchPair:
     job: Job
     seed: int = 0
     restore: bool = True
-    """False: a controller that forgets to restore `flow_base` (to see that the tests would notice)."""
+    """Whether the controller restores `flow_base`; False proves that the tests would notice."""
     frames: int = 0
     """Frames that arrived."""
     dropped: int = 0
     """Frames that arrived while no switch was running."""
     torn: list[tuple[int, bytes]] = field(default_factory=list)
-    """Copies that the primary did not get out any more."""
-    unheard: bool = False
-    """The primary's last frame began a connection, and the controller was never told."""
+    """(port, copy) of each copy of its last frame that the primary did not send."""
+    lost_start: bool = False
+    """Whether the primary's last frame began a connection that the controller was never told of."""
 
     def __post_init__(self) -> None:
-        """Start both, and let the controller install the job."""
+        """Start both switches and let the controller install the job."""
         self.core = ControllerCore([PRIMARY, STANDBY], desired_state([self.job]))
         self.active = PRIMARY
         self._running = {name: _Running(self.job.switch.device_id) for name in self.core.switches}
@@ -80,16 +80,16 @@ class SwitchPair:
         self._back_at: float | None = None
         for name in self._running:
             self.core.connected(name, 0.0)
-        self._control(0.0)
+        self._run_controller(0.0)
 
     def arm(self, failure: Failure) -> None:
-        """Let the primary fail."""
+        """Schedule a failure of the primary."""
         self._failure = failure
         self._last_frame = self.frames + failure.at_frame
 
     @property
     def has_failed(self) -> bool:
-        """Whether the primary has failed, and a switch runs again."""
+        """Whether the primary has failed and a switch runs again."""
         return self._failure is None and self.active in self._running
 
     def forward(self, port: int, frame: bytes, now: float) -> list[tuple[int, bytes]]:
@@ -103,13 +103,13 @@ class SwitchPair:
             return []
         copies = running.device.inject(port, frame, int(now * 1e6))
         if self._failure is not None and self.frames >= self._last_frame:
-            self.unheard = self._begins_unknown(frame, copies)
+            self.lost_start = self._begins_unknown(frame, copies)
             return self._fail(self._failure, copies, now)
-        self._hear(self.active, frame, copies, now)
+        self._report_connection(self.active, frame, copies, now)
         return copies
 
     def unknown_isn(self) -> int:
-        """Packets that the running switch forwarded without knowing their place in the stream."""
+        """Return how many packets the active switch did not replicate for want of their connection's ISN."""
         _, counters = self._running[self.active].target.read_counters()
         return counters.not_replicated[NotReplicated.UNKNOWN_ISN].packets
 
@@ -136,20 +136,20 @@ class SwitchPair:
         self._back_at = None
         self._running[PRIMARY] = _Running(self.job.switch.device_id)
         self.core.connected(PRIMARY, now)
-        self._control(now)
+        self._run_controller(now)
 
-    def _hear(self, name: str, frame: bytes, copies: list[tuple[int, bytes]], now: float) -> None:
-        """Let the controller learn of the connection that `frame` begins, if it begins one."""
+    def _report_connection(self, name: str, frame: bytes, copies: list[tuple[int, bytes]], now: float) -> None:
+        """Tell the controller of the connection that `frame` begins, if it begins one."""
         if self._begins_unknown(frame, copies):
             while self._begins_unknown(frame, copies):
                 starts = self._running[name].starts.wait(_DIGEST_S)
                 if not starts:
                     raise TestbedError("switch", f"no digest of a tagged SYN within {_DIGEST_S} s")
                 self.core.flow_starts(name, starts, now)
-            self._control(now)
+            self._run_controller(now)
 
     def _begins_unknown(self, frame: bytes, copies: list[tuple[int, bytes]]) -> bool:
-        """Tell whether `frame` is a SYN that was replicated, of a connection that the journal does not have."""
+        """Return whether `frame` is a replicated SYN of a connection that is not in the journal."""
         try:
             parsed = parse_frame(frame)
         except PacketError:
@@ -159,8 +159,8 @@ class SwitchPair:
         ends = (parsed.src_ip, parsed.segment.src_port)
         return not any((str(start.src_addr), start.src_port) == ends for start in self.core.journal.starts())
 
-    def _control(self, now: float) -> None:
-        """Do everything that the controller wants done."""
+    def _run_controller(self, now: float) -> None:
+        """Carry out all tasks of the controller."""
         for name, running in self._running.items():
             while not isinstance(task := self.core.next_task(name), Idle):
                 assert not isinstance(task, Connect)

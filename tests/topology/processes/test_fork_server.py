@@ -15,7 +15,7 @@ from tests.softswitch.netns import why_not
 from tests.topology.fabric.test_mininet_cleanup import alive, wait_for
 from topology.errors import TestbedError
 from topology.processes.child import Child, follow
-from topology.processes.warm_start import WarmStart
+from topology.processes.fork_server import ForkServer
 
 SAY = """
 import json, os, random, sys
@@ -36,18 +36,18 @@ FAIL = "raise ValueError('a wrong value')\n"
 
 
 @pytest.fixture
-def warm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[WarmStart]:
+def warm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkServer]:
     for name, text in (("say", SAY), ("live", LIVE), ("fail", FAIL)):
         (tmp_path / f"program_{name}.py").write_text(text)
     (tmp_path / "package").mkdir()
     for name in ("__init__", "__main__", "tool"):
         (tmp_path / "package" / f"{name}.py").write_text("print('run' if __name__ == '__main__' else '')\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with WarmStart(tmp_path / "start.log", MODULES) as server:
+    with ForkServer(tmp_path / "start.log", MODULES) as server:
         yield server
 
 
-def run(warm: WarmStart, tmp_path: Path, module: str, *arguments: str, within: int | None = None) -> Child:
+def run(warm: ForkServer, tmp_path: Path, module: str, *arguments: str, within: int | None = None) -> Child:
     return warm.start(module, f"program_{module}", arguments, tmp_path / f"{module}.log", within=within)
 
 
@@ -69,7 +69,7 @@ def ready(child: Child) -> Child:
     return child
 
 
-def test_a_program_runs_as_by_python_m(warm: WarmStart, tmp_path: Path) -> None:
+def test_a_program_runs_as_by_python_m(warm: ForkServer, tmp_path: Path) -> None:
     children = [run(warm, tmp_path, "say", str(number), "two words") for number in (0, 3)]
     told = [said(child) for child in children]
     assert [child.wait(10) for child in children] == [0, 3]
@@ -87,7 +87,7 @@ def test_a_program_runs_as_by_python_m(warm: WarmStart, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("module", ["package", "package.tool"])
-def test_a_program_that_was_imported_is_run_anew(warm: WarmStart, tmp_path: Path, module: str) -> None:
+def test_a_program_that_was_imported_is_run_anew(warm: ForkServer, tmp_path: Path, module: str) -> None:
     log = tmp_path / "package.log"
     child = warm.start("package", module, [], log)
     assert said(child) == []
@@ -95,7 +95,7 @@ def test_a_program_that_was_imported_is_run_anew(warm: WarmStart, tmp_path: Path
     assert log.read_text() == "run\n"
 
 
-def test_a_program_that_fails_leaves_its_traceback_in_the_log(warm: WarmStart, tmp_path: Path) -> None:
+def test_a_program_that_fails_leaves_its_traceback_in_the_log(warm: ForkServer, tmp_path: Path) -> None:
     child = run(warm, tmp_path, "fail")
     assert child.wait(10) == 1
     assert "ValueError: a wrong value" in str(child.failure("failed"))
@@ -104,7 +104,7 @@ def test_a_program_that_fails_leaves_its_traceback_in_the_log(warm: WarmStart, t
     assert "No module named program_absent" in str(absent.failure("failed"))
 
 
-def test_programs_are_ended_one_by_one(warm: WarmStart, tmp_path: Path) -> None:
+def test_programs_are_ended_one_by_one(warm: ForkServer, tmp_path: Path) -> None:
     stopped, killed, left = (ready(run(warm, tmp_path, "live")) for _ in range(3))
     with pytest.raises(TestbedError, match="did not end within"):
         stopped.wait(0.01)
@@ -117,7 +117,7 @@ def test_programs_are_ended_one_by_one(warm: WarmStart, tmp_path: Path) -> None:
     killed.kill()
 
 
-def test_nothing_outlives_the_server(warm: WarmStart, tmp_path: Path) -> None:
+def test_nothing_outlives_the_server(warm: ForkServer, tmp_path: Path) -> None:
     child = ready(run(warm, tmp_path, "live"))
     warm.close()
     wait_for(lambda: not alive({child.pid}), 10)
@@ -126,14 +126,14 @@ def test_nothing_outlives_the_server(warm: WarmStart, tmp_path: Path) -> None:
 
 
 def test_a_server_that_cannot_import_says_why(tmp_path: Path) -> None:
-    with WarmStart(tmp_path / "start.log", ["absent_module"]) as warm, pytest.raises(TestbedError) as caught:
+    with ForkServer(tmp_path / "start.log", ["absent_module"]) as warm, pytest.raises(TestbedError) as caught:
         warm.start("x", "json.tool", [], tmp_path / "x.log")
     assert "No module named 'absent_module'" in str(caught.value)
 
 
 @pytest.mark.netns
 @pytest.mark.skipif(why_not() is not None, reason=f"no namespaces: {why_not()}")
-def test_a_program_enters_the_namespaces_of_a_process(warm: WarmStart, tmp_path: Path) -> None:
+def test_a_program_enters_the_namespaces_of_a_process(warm: ForkServer, tmp_path: Path) -> None:
     script = 'mount -t tmpfs none /mnt && echo here > /mnt/mark && echo "$$" && exec sleep 600'
     with subprocess.Popen(["unshare", "--net", "--mount", "sh", "-c", script], stdout=subprocess.PIPE, text=True) as p:
         try:

@@ -1,4 +1,4 @@
-"""Python programs of a fabric, started as forks of one process that has imported what they need (`warm_server`)."""
+"""Starts Python programs as forks of one process that has imported their modules (`fork_server_program`)."""
 
 from __future__ import annotations
 
@@ -16,27 +16,27 @@ from typing import Any
 
 from checkmate_common.files.private_files import private
 from topology.errors import TestbedError
-from topology.processes.child import Child, end_of, spawn
-from topology.processes.warm_server import MAX_REQUEST_BYTES
+from topology.processes.child import Child, log_tail, spawn
+from topology.processes.fork_server_program import MAX_REQUEST_BYTES
 
-PROGRAMS = (
+PRELOADED_MODULES = (
     "nccl_emu.__main__", "shadow_rx.__main__", "topology.simulation.impairing_bridge",
     "scapy.layers.inet", "torch._dynamo",  # with the first frame; by torch, with the first optimizer
 )  # fmt: skip
-"""What is imported."""
+"""Modules that the server imports by default."""
 _READY_SECONDS = 120.0
 
 
-class WarmStart:
-    """The server and what it has started; a context manager that ends the server, and so all that still runs."""
+class ForkServer:
+    """A fork server; a context manager that ends the server and, with it, all programs that still run."""
 
-    def __init__(self, log: Path, modules: Sequence[str] = PROGRAMS, folder: Path | None = None) -> None:
-        """Start the server; it imports the modules while the caller goes on.
+    def __init__(self, log: Path, modules: Sequence[str] = PRELOADED_MODULES, folder: Path | None = None) -> None:
+        """Start the server, which imports the modules in the background.
 
         Args:
             log: file for its messages.
-            modules: what to import.
-            folder: where all programs run, None for the caller's.
+            modules: modules to import.
+            folder: working directory of all programs, None for the caller's.
 
         Raises:
             TestbedError: it cannot be started.
@@ -44,11 +44,11 @@ class WarmStart:
         self._log = log
         self._channel, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel.settimeout(_READY_SECONDS)
-        command = [sys.executable, "-m", "topology.processes.warm_server", str(other.fileno()), *modules]
+        command = [sys.executable, "-m", "topology.processes.fork_server_program", str(other.fileno()), *modules]
         with other:
-            self._server = spawn("warm start", command, log, subprocess.DEVNULL, [other.fileno()], folder)
+            self._server = spawn("fork server", command, log, subprocess.DEVNULL, [other.fileno()], folder)
 
-    def __enter__(self) -> WarmStart:
+    def __enter__(self) -> ForkServer:
         """Return itself."""
         return self
 
@@ -65,11 +65,11 @@ class WarmStart:
         """Run ``python -m module arguments`` as a process.
 
         Args:
-            name: for messages, e.g. ``rank 2``.
+            name: name for messages, such as ``rank 2``.
             module: the program.
-            arguments: of its command line.
-            log: file for standard error (appended to).
-            within: id of a process in whose network and mount namespaces it shall run (as Mininet's mnexec does).
+            arguments: its command-line arguments.
+            log: file for standard error, appended to.
+            within: id of a process whose network and mount namespaces it enters, as Mininet's mnexec does.
 
         Raises:
             TestbedError: the server does not answer.
@@ -85,39 +85,38 @@ class WarmStart:
 
     def fork(
         self, module: str, arguments: Sequence[str], stdout: int, stderr: int, *, within: int | None = None
-    ) -> Forked:
-        """Run a program as `start` does, with file descriptors of the caller's for standard output and error.
+    ) -> ForkedProcess:
+        """Run a program as `start` does, with the caller's file descriptors for standard output and error.
 
         Raises:
             TestbedError: the server does not answer.
         """
         request = {"module": module, "arguments": list(arguments), "within": within}
-        return Forked(self, self.ask(request, [stdout, stderr])["pid"])
+        return ForkedProcess(self, self.request(request, [stdout, stderr])["pid"])
 
-    def ask(self, request: dict[str, Any], descriptors: Sequence[int] = ()) -> dict[str, Any]:
+    def request(self, message: dict[str, Any], descriptors: Sequence[int] = ()) -> dict[str, Any]:
         """Send a request; return the reply.
 
         Raises:
             TestbedError: the server does not answer.
         """
         try:
-            socket.send_fds(self._channel, [json.dumps(request).encode()], descriptors)
+            socket.send_fds(self._channel, [json.dumps(message).encode()], descriptors)
             reply = self._channel.recv(MAX_REQUEST_BYTES)
             reason = "it has ended"
         except OSError as error:
             reply, reason = b"", str(error)
         if not reply:
-            message = f"the process that starts programs does not answer: {reason}; {end_of(self._log)}"
-            raise TestbedError("warm start", message)
+            raise TestbedError("fork server", f"it does not answer: {reason}; {log_tail(self._log)}")
         answer: dict[str, Any] = json.loads(reply)
         return answer
 
 
-class Forked:
-    """A process that the server has started, with the methods of `subprocess.Popen` that matter."""
+class ForkedProcess:
+    """A process forked by the server; implements `child.Process`."""
 
-    def __init__(self, server: WarmStart, pid: int) -> None:
-        """Watch `pid`; its id stays its own until the server is asked for its exit status."""
+    def __init__(self, server: ForkServer, pid: int) -> None:
+        """Watch `pid`, which is not reused until the server has returned its exit status."""
         self.pid = pid
         self._server = server
         self._descriptor = os.pidfd_open(pid)
@@ -140,7 +139,7 @@ class Forked:
             if not select.select([self._descriptor], [], [], timeout)[0]:
                 assert timeout is not None
                 raise subprocess.TimeoutExpired(str(self.pid), timeout)
-            self._status = int(self._server.ask({"wait": self.pid})["status"])
+            self._status = int(self._server.request({"wait": self.pid})["status"])
             os.close(self._descriptor)
         return self._status
 
@@ -154,5 +153,5 @@ class Forked:
 
     def _send(self, number: signal.Signals) -> None:
         if self._status is None:
-            with contextlib.suppress(ProcessLookupError):  # it has ended, and the server with it
+            with contextlib.suppress(ProcessLookupError):  # it has ended, with the server
                 signal.pidfd_send_signal(self._descriptor, number)

@@ -1,4 +1,4 @@
-"""A training in the simulation with faults, of which everything is watched: each state, point, number and reason."""
+"""A simulated training run with injected faults that checks every state, recovery point, step number and reason."""
 
 from __future__ import annotations
 
@@ -20,55 +20,55 @@ from shadow_rx.publish.store_queue import STORE_COPIES
 from shadow_rx.status.events import Event, StepLost, StepNotStored, StepReplicated, StepResynced, StepStored
 from shadow_rx.status.group_status import Gap
 from shadow_rx.store.api import open_store
-from topology.acceptance.background import TimedSender
-from topology.acceptance.excuses import AFTER_LATE, AFTER_RESTART, Excuse, ExcuseBook
-from topology.acceptance.plan import COMPUTE_S, Moment, TrialPlan
+from topology.acceptance.excuses import AFTER_LATE, AFTER_RESTART, Excuse, ExcuseTracker
+from topology.acceptance.plan import COMPUTE_S, Crash, RunPlan
 from topology.acceptance.record import RunRecord, StepNumbers
+from topology.acceptance.restartable_shadow import RestartableShadow, RestartableShadowChannel
 from topology.acceptance.scenarios import Injection
-from topology.acceptance.shadow import LossyChannel, RestartableShadow
-from topology.acceptance.truth import StepTruth, point_difference, truth_of
-from topology.fabric.roles import place_of
-from topology.processes.switch_pair import Failure, SwitchPair
+from topology.acceptance.step_state import StepState, point_difference, step_state
+from topology.acceptance.timed_drivers import TimedSender
+from topology.fabric.participants import switch_port
 from topology.simulation.event_loop import Simulation
 from topology.simulation.links import Impairments, Link
 from topology.simulation.ring_simulation import RingSimulation
 from topology.simulation.simulated_switch import InstalledSwitch, SimulatedSwitch
+from topology.simulation.switch_pair import Failure, SwitchPair
 
 _DEPTH = 4
-"""Points that may wait for storage, as by default of a node."""
+"""Most points that may wait for storage; a node's default."""
 _FRAMES_BYTES = 1 << 13
-"""What a step's buffer has besides the gradient, at most."""
+"""Most bytes of a step's buffer besides the gradient."""
 _SETTLE_S = 1.0
-"""Virtual seconds after which everything that was killed for a while is there again."""
+"""Virtual seconds after which everything that was killed is up again."""
 
 
-class AcceptanceWorld:
-    """The network of one run, its shadow node, and its ranks over all epochs."""
+class FaultSimulation:
+    """The network, the shadow node and the ranks of one run, over all epochs."""
 
-    def __init__(self, plan: TrialPlan, truth: dict[int, StepTruth], root: Path, record: RunRecord) -> None:
+    def __init__(self, plan: RunPlan, expected: dict[int, StepState], root: Path, record: RunRecord) -> None:
         """Build the network; nothing is sent yet.
 
         Args:
-            plan: what happens when.
-            truth: what training must give, by step.
+            plan: the faults and when they happen.
+            expected: state after each step of a run without faults.
             root: folder of the shadow node's store.
-            record: takes what is found out.
+            record: receives the results.
         """
         self.plan, self.record = plan, record
         self.job, self.group = plan.job, plan.job.groups[0]
         self.stored: set[tuple[int, int]] = set()
-        """Epoch and step of every recovery point that was called durable."""
+        """(epoch, step) of every recovery point reported as durable."""
         self.gaps: dict[int, Gap] = {}
-        """First reason that was given for a step in the epoch that it belongs to."""
-        self.excuses = ExcuseBook(plan.injections)
-        """What the faults may have cost."""
-        self._first = self._at = 1
-        self._truth, self._root = truth, root
+        """First reason reported for each step, in its epoch."""
+        self.excuses = ExcuseTracker(plan.injections)
+        """Steps that the faults may have cost."""
+        self._first_step = self._step = 1
+        self._expected, self._root = expected, root
         self._rng = random.Random(f"world/{plan.scenario}/{plan.seed}")
         self._repaired: set[int] = set()
         self._resynced: set[int] = set()
-        self._pair = SwitchPair(self.job, plan.seed) if plan.switch_death is not None else None
-        self._switch: SimulatedSwitch = self._pair or InstalledSwitch(self.job)
+        self._switch_pair = SwitchPair(self.job, plan.seed) if plan.switch_crash is not None else None
+        self._switch: SimulatedSwitch = self._switch_pair or InstalledSwitch(self.job)
         try:
             self._build()
         except BaseException:
@@ -81,29 +81,29 @@ class AcceptanceWorld:
         slow = plan.slow_storage
         rng = random.Random(f"storage/{plan.scenario}/{plan.seed}")
         self.shadow = RestartableShadow(
-            self.job, self._root, self.simulation, self._observe, self._shadow_lives, rng,
-            self._little_memory() if slow is not None and slow.little_memory else ShadowOptions(),
+            self.job, self._root, self.simulation, self._observe, self._on_shadow_up, rng,
+            self._low_memory() if slow is not None and slow.low_memory else ShadowOptions(),
             slow.depth if slow is not None else _DEPTH,
         )  # fmt: skip
         if plan.torn_write is not None:
             whole, share, self.shadow.torn_downtime = plan.torn_write
             self.shadow.files.tear = whole, share
-        self.channel = LossyChannel(self.shadow, random.Random(f"side channel/{plan.scenario}/{plan.seed}"))
+        self.channel = RestartableShadowChannel(self.shadow, random.Random(f"side channel/{plan.scenario}/{plan.seed}"))
         rng = random.Random(f"replica/{plan.scenario}/{plan.seed}")
         self._replica_link = self._slow_link = Link(plan.links.replica, rng)
         if plan.congestion is not None:
             narrow = replace(plan.links.replica, rate=plan.congestion.rate, queue_bytes=plan.congestion.queue_bytes)
             self._slow_link = Link(narrow, rng)
-        self._shadow_place = place_of(self.job, self.job.shadow(self.group.shadows[0]))
-        there = Link(Impairments(), random.Random(0))
-        self.simulation.attach(self._shadow_place, self.shadow, there, self._replica_link)
+        self._shadow_port = switch_port(self.job, self.job.shadow(self.group.shadows[0]))
+        uplink = Link(Impairments(), random.Random(0))
+        self.simulation.attach(self._shadow_port, self.shadow, uplink, self._replica_link)
         self._senders_rng = random.Random(f"senders/{plan.scenario}/{plan.seed}")
         self._digits = Digits.load()
         self._epoch = 0
         self._rings: list[RingSimulation] = []
-        self._pending = {(kind, moment) for kind, moments in (
+        self._pending = {(kind, crash) for kind, crashes in (
             (Injection.SHADOW_RESTART, plan.shadow_restarts), (Injection.RANK_RESTART, plan.rank_restarts),
-        ) for moment in moments}  # fmt: skip
+        ) for crash in crashes}  # fmt: skip
         self._frames_before = 0
 
     @property
@@ -112,7 +112,7 @@ class AcceptanceWorld:
         return self._rings[-1]
 
     def begin(self, point: RecoveryPoint | None = None) -> None:
-        """Begin an epoch with new ranks: from a recovery point alone, or from the seed.
+        """Begin an epoch with new ranks, from `point` alone or from the seed.
 
         Raises:
             TestbedError: the connections do not come up.
@@ -123,140 +123,140 @@ class AcceptanceWorld:
             for rank in range(len(self.group.ring))
         ]  # fmt: skip
         self._epoch += 1
-        self._first = self._at = trainers[0].step + 1
-        self.channel.calls.trouble = 0.0
+        self._first_step = self._step = trainers[0].step + 1
+        self.channel.calls.fault_probability = 0.0
         if not self._rings:
             self._rings.append(RingSimulation(
                 self.job, self.group, self.simulation, [self.channel], f"{self.plan.scenario}/{self.plan.seed}",
-                self.plan.links, on_lost=self._refused, make_sender=self._sender,
+                self.plan.links, on_lost=self._on_refused, make_sender=self._sender,
             ))  # fmt: skip
-        harm = self._harm
+        damaged = self._damaged_replicas
         self.ring.begin(trainers, self._epoch)
-        if self._harm > harm:
-            self.excuses.hole(self._at)  # a lost SYN may cost what follows it
-        # These steps are trained again: why the epoch before had lost them is no reason any more.
-        self.gaps = {step: gap for step, gap in self.gaps.items() if step < self._at}
-        self.channel.calls.trouble = self.plan.side_channel_trouble
+        if self._damaged_replicas > damaged:
+            self.excuses.replicas_lost(self._step)  # a lost SYN may cost the replicas that follow it
+        # These steps are trained again: the reasons of the previous epoch are obsolete.
+        self.gaps = {step: gap for step, gap in self.gaps.items() if step < self._step}
+        self.channel.calls.fault_probability = self.plan.side_channel_fault_probability
 
     def train(self, last: int) -> None:
-        """Train up to step `last`, with all that is planned.
+        """Train up to step `last`, with the planned faults.
 
         Raises:
-            TestbedError: training does not go on.
+            TestbedError: training makes no progress.
         """
         while (step := self.ring.trainers[0].step + 1) <= last:
-            self._at = step
-            self._note_late_records()
+            self._step = step
+            self._excuse_late_records()
             if any(change.step == step for change in self.job.workload.changes):
-                self.excuses.change(step)
+                self.excuses.optimizer_changed(step)
             self._set_disk(step)
             self._set_link(step)
             self._arm_switch(step)
-            frames, harm, died = self._frames, self._harm, self._switch_died
+            frames, damaged, failed = self._frames, self._damaged_replicas, self._switch_failed
             if not self._train_step(step):
                 continue
-            if self._harm - harm > 1 or self._switch_died > died:
-                self.excuses.hole(step)
+            if self._damaged_replicas - damaged > 1 or self._switch_failed > failed:
+                self.excuses.replicas_lost(step)
             self._frames_before = self._frames - frames
-            self._record_step(step)
+            self._check_training(step)
 
     def _train_step(self, step: int) -> bool:
-        """Train a step, with the deaths that are planned; tell whether it was finished."""
+        """Train a step, with the planned crashes; return whether it was completed."""
         due = sorted((entry for entry in self._pending if entry[1].step == step), key=lambda entry: entry[1].delay)
         passed, begun = -COMPUTE_S, False
-        for kind, moment in due:
-            if moment.delay >= 0 and not begun:
-                self.simulation.drain(-passed)
+        for kind, crash in due:
+            if crash.delay >= 0 and not begun:
+                self.simulation.run_for(-passed)
                 self.ring.compute(step)
                 passed, begun = 0.0, True
-            self.simulation.drain(moment.delay - passed)
-            passed = moment.delay
-            self._pending.remove((kind, moment))
+            self.simulation.run_for(crash.delay - passed)
+            passed = crash.delay
+            self._pending.remove((kind, crash))
             if kind is Injection.RANK_RESTART:
-                self._restart_ranks(moment)
+                self._restart_ranks(crash)
                 return False
             if self.shadow.node is not None:
-                self.shadow.kill(moment.lasts)
+                self.shadow.kill(crash.downtime)
         if not begun:
-            self.simulation.drain(-passed)
+            self.simulation.run_for(-passed)
             self.ring.compute(step)
         self.ring.finish(step)
         return True
 
     def end(self, *, orderly: bool = True) -> None:
-        """Close the connections in good order, with the trouble of side channel and disk at its end; or crash.
+        """Clear the faults of side channel and disk and close the connections in order; or crash the ranks.
 
         Raises:
-            TestbedError: the connections do not end.
+            TestbedError: the connections do not close.
         """
-        self.simulation.drain(_SETTLE_S)
+        self.simulation.run_for(_SETTLE_S)
         if not orderly:
             self.ring.crash(silent=self._rng.random() < 0.5)
-            self.simulation.drain(_SETTLE_S)
-            self._sample(self.ring.trainers[0].step)
+            self.simulation.run_for(_SETTLE_S)
+            self._sample_status(self.ring.trainers[0].step)
             return
-        self.channel.calls.trouble = 0.0
-        self._mend_disk()
+        self.channel.calls.fault_probability = 0.0
+        self._clear_disk_faults()
         self.ring.end()
-        self.simulation.drain(_SETTLE_S)
-        self._sample(self.ring.trainers[0].step)
+        self.simulation.run_for(_SETTLE_S)
+        self._sample_status(self.ring.trainers[0].step)
 
     def newest_durable(self) -> RecoveryPoint | None:
-        """Return the newest recovery point as a user reads it from the store, None where there is none yet."""
+        """Return the newest recovery point in the store; None if there is none yet."""
         try:
             return open_store(self._root).latest(self.group.name)
         except RecoveryPointError:
             return None
 
-    def explanation(self, step: int) -> Gap | None:
-        """Return why a step is not on storage, as it was told first.
+    def explain(self, step: int) -> Gap | None:
+        """Return why a step is not on storage, as first reported.
 
-        That a recovery point is still on its way is no explanation when storage has nothing left to do, except where
-        it waits for later ones to share a flush with, as the job wants it.
+        A point that still waits is not explained when storage is idle, unless it waits for later ones to share a flush
+        with, as the job asks for.
         """
         if step in self.gaps:
             return self.gaps[step]
 
-        def ask(node: ShadowNode) -> Gap | None:
+        def explain_now(node: ShadowNode) -> Gap | None:
             history = node.core.group(self.group.name).ledger.history
             if history.is_replicated(step) and step <= history.replica_step - (self.job.store.every - 1):
                 return None
             return node.explain(self.group.name, step)
 
-        return self.shadow.alive(ask)
+        return self.shadow.call(explain_now)
 
     def count(self) -> None:
-        """Note how often each fault has happened."""
+        """Record the excuses and how often each fault happened."""
         self.record.excuses = self.excuses.all(self.plan.length.steps)
         every = self.job.store.every - 1
         if every:
             last = self.record.at_end.replica if self.record.at_end is not None else self.plan.length.steps
             self.record.excuses.append(Excuse("store.every", last - every + 1, last, (GapReason.OVERLOAD.value,)))
-        hosts = [self.simulation.downlink(place_of(self.job, node.host)).stats for node in self.ring.nodes]
-        hosts += [self.simulation.uplink(place_of(self.job, node.host)).stats for node in self.ring.nodes]
+        hosts = [self.simulation.downlink(switch_port(self.job, node.host)).stats for node in self.ring.nodes]
+        hosts += [self.simulation.uplink(switch_port(self.job, node.host)).stats for node in self.ring.nodes]
         replica, files, plan = self._replica_link.stats, self.shadow.files, self.plan
-        everywhere = [*hosts, replica, *([self._slow_link.stats] if self._slow_link is not self._replica_link else [])]
-        death = plan.switch_death
-        died = self._switch_died
+        all_links = [*hosts, replica, *([self._slow_link.stats] if self._slow_link is not self._replica_link else [])]
+        crash = plan.switch_crash
+        failed = self._switch_failed
         counts = {
             Injection.LOSS_BEFORE: sum(stats.lost for stats in hosts),
-            Injection.LOSS_AFTER: sum(stats.lost for stats in everywhere[len(hosts) :]),
-            Injection.REORDER: sum(stats.reordered for stats in everywhere),
-            Injection.DUPLICATE: sum(stats.duplicated for stats in everywhere),
-            Injection.CORRUPT: sum(stats.corrupted for stats in everywhere),
+            Injection.LOSS_AFTER: sum(stats.lost for stats in all_links[len(hosts) :]),
+            Injection.REORDER: sum(stats.reordered for stats in all_links),
+            Injection.DUPLICATE: sum(stats.duplicated for stats in all_links),
+            Injection.CORRUPT: sum(stats.corrupted for stats in all_links),
             Injection.CONGESTION: self._slow_link.stats.overflowed,
-            Injection.SIDE_CHANNEL: self.channel.calls.failed,
-            Injection.SHADOW_RESTART: self.shadow.deaths - files.torn,
+            Injection.SIDE_CHANNEL: self.channel.calls.lost,
+            Injection.SHADOW_RESTART: self.shadow.kills - files.torn,
             Injection.OPTIMIZER_CHANGE: sum(
                 change.step <= self.ring.trainers[0].step for change in self.job.workload.changes
             ),
-            Injection.SWITCH_RESTART: died * (death is not None and death.downtime is not None),
-            Injection.SWITCH_FAILOVER: died * (death is not None and death.downtime is None),
+            Injection.SWITCH_RESTART: failed * (crash is not None and crash.downtime is not None),
+            Injection.SWITCH_FAILOVER: failed * (crash is not None and crash.downtime is None),
             Injection.RANK_RESTART: len(plan.rank_restarts)
             - sum(kind is Injection.RANK_RESTART for kind, _ in self._pending),
-            Injection.FULL_DISK: files.refused,
-            Injection.STORAGE_ERRORS: files.failed,
-            Injection.SLOW_STORAGE: files.slow,
+            Injection.FULL_DISK: files.no_space,
+            Injection.STORAGE_ERRORS: files.errors,
+            Injection.SLOW_STORAGE: files.slow_writes,
             Injection.TORN_WRITE: files.torn,
         }
         self.record.injected = {injection.value: counts[injection] for injection in Injection if counts[injection]}
@@ -271,114 +271,119 @@ class AcceptanceWorld:
 
     @property
     def _frames(self) -> int:
-        return self._pair.frames if self._pair is not None else 0
+        return self._switch_pair.frames if self._switch_pair is not None else 0
 
     @property
-    def _switch_died(self) -> int:
-        return int(self._pair is not None and self._pair.has_failed)
+    def _switch_failed(self) -> int:
+        return int(self._switch_pair is not None and self._switch_pair.has_failed)
 
     @property
-    def _harm(self) -> int:
-        """Replicas that did not arrive as they were sent."""
+    def _damaged_replicas(self) -> int:
+        """Replicas lost or corrupted so far."""
         links = {id(link): link.stats for link in (self._replica_link, self._slow_link)}.values()
         return sum(stats.lost + stats.overflowed + stats.corrupted for stats in links)
 
     @property
-    def _oldest_open(self) -> int:
-        """Oldest step of the epoch that is neither on storage nor explained yet; the present one where none is."""
-        steps = range(self._first, self._at)
-        return next((s for s in steps if (self._epoch, s) not in self.stored and s not in self.gaps), self._at)
+    def _oldest_unresolved(self) -> int:
+        """Oldest step of the epoch that is neither on storage nor explained; the current step if there is none."""
+        steps = range(self._first_step, self._step)
+        return next((s for s in steps if (self._epoch, s) not in self.stored and s not in self.gaps), self._step)
 
     def _sender(self, session: ShadowSession) -> TimedSender:
-        return TimedSender(session, self.simulation.after, self._senders_rng)
+        return TimedSender(session, self.simulation.call_later, self._senders_rng)
 
-    def _little_memory(self) -> ShadowOptions:
-        """Return the bounds of a node that has memory for as many points as it needs to work, and few more."""
+    def _low_memory(self) -> ShadowOptions:
+        """Return the limits of a node with little more memory than it needs to work."""
         options = ShadowOptions(store_copies=STORE_COPIES)
-        gradient = max(_nbytes(truth, "param/") for truth in self._truth.values())
-        state = max(_nbytes(truth, "param/") + _nbytes(truth, "optim/") for truth in self._truth.values())
-        point = max(_nbytes(truth, "") for truth in self._truth.values()) + gradient
+        gradient = max(_nbytes(state, "param/") for state in self._expected.values())
+        trained = max(_nbytes(state, "param/") + _nbytes(state, "optim/") for state in self._expected.values())
+        point = max(_nbytes(state, "") for state in self._expected.values()) + gradient
         collecting = 2 * options.window * (2 * gradient + _FRAMES_BYTES)
-        held = (2 + options.hold) * state + options.hold * gradient
+        held = (2 + options.hold) * trained + options.hold * gradient
         return replace(options, memory_limit=collecting + held + STORE_COPIES * point)
 
     def _set_disk(self, step: int) -> None:
         files, plan = self.shadow.files, self.plan
         if plan.full_disk is not None:
             first, last, left = plan.full_disk
-            if not self._within(Injection.FULL_DISK, first, last, step):
-                files.free = None
-            elif files.free is None:
-                files.free = left
+            if not self._active(Injection.FULL_DISK, first, last, step):
+                files.free_bytes = None
+            elif files.free_bytes is None:
+                files.free_bytes = left
         if plan.storage_errors is not None:
-            first, last, chance = plan.storage_errors
-            files.failing = chance if self._within(Injection.STORAGE_ERRORS, first, last, step) else 0.0
+            first, last, probability = plan.storage_errors
+            files.error_probability = probability if self._active(Injection.STORAGE_ERRORS, first, last, step) else 0.0
         slow = plan.slow_storage
         if slow is not None:
             if slow.first <= step <= slow.last:
-                self._begin(Injection.SLOW_STORAGE)
-                files.longest = slow.longest
+                self._excuse_from_now(Injection.SLOW_STORAGE)
+                files.slowest_s = slow.slowest_s
             else:
-                files.longest = None
+                files.slowest_s = None
                 publisher = self.shadow.publisher
                 if publisher is None or publisher.idle:
                     self.excuses.end(Injection.SLOW_STORAGE, step - 1)
 
-    def _within(self, injection: Injection, first: int, last: int, step: int) -> bool:
-        """Tell whether a fault of steps `first` to `last` is on in a step, and note when it begins and ends."""
+    def _active(self, injection: Injection, first: int, last: int, step: int) -> bool:
+        """Return whether a fault of steps `first` to `last` is active in a step; excuse its steps."""
         if first <= step <= last:
-            self._begin(injection)
+            self._excuse_from_now(injection)
             return True
         self.excuses.end(injection, step - 1)
         return False
 
-    def _begin(self, injection: Injection) -> None:
+    def _excuse_from_now(self, injection: Injection) -> None:
         if not self.excuses.is_open(injection):
-            self.excuses.begin(injection, self._oldest_open)
+            self.excuses.begin(injection, self._oldest_unresolved)
 
-    def _mend_disk(self) -> None:
+    def _clear_disk_faults(self) -> None:
         files = self.shadow.files
-        files.free, files.failing, files.longest = None, 0.0, None
+        files.free_bytes, files.error_probability, files.slowest_s = None, 0.0, None
 
-    def _note_late_records(self) -> None:
-        """Note from when to when ranks have not told the step before the present one."""
+    def _excuse_late_records(self) -> None:
+        """Excuse the steps during which records of earlier steps have not been sent."""
         if any(sender.session.waiting for sender in self.ring.senders):
             if not self.excuses.is_open(Injection.SIDE_CHANNEL) and Injection.SIDE_CHANNEL in self.plan.injections:
-                self._begin(Injection.SIDE_CHANNEL)
+                self._excuse_from_now(Injection.SIDE_CHANNEL)
         else:
-            self.excuses.end(Injection.SIDE_CHANNEL, self._at + AFTER_LATE)
+            self.excuses.end(Injection.SIDE_CHANNEL, self._step + AFTER_LATE)
 
-    def _shadow_lives(self, alive: bool) -> None:
-        """Note from when to when the shadow node is dead."""
+    def _on_shadow_up(self, up: bool) -> None:
+        """Excuse the steps during which the shadow node is down."""
         for injection in (Injection.SHADOW_RESTART, Injection.TORN_WRITE):
             if injection in self.plan.injections:
-                if alive:
-                    self.excuses.end(injection, self._at + AFTER_RESTART)
+                if up:
+                    self.excuses.end(injection, self._step + AFTER_RESTART)
                 else:
-                    self._begin(injection)
+                    self._excuse_from_now(injection)
 
     def _set_link(self, step: int) -> None:
         slow = self.plan.congestion
         if slow is not None:
             link = self._slow_link if slow.first <= step <= slow.last else self._replica_link
-            self.simulation.replace_downlink(self._shadow_place, link)
+            self.simulation.replace_downlink(self._shadow_port, link)
 
     def _arm_switch(self, step: int) -> None:
-        death = self.plan.switch_death
-        if death is not None and self._pair is not None and step == death.step and not self._pair.has_failed:
-            frames = max(1, int(death.share * self._frames_before))
-            self._pair.arm(Failure(frames, death.downtime, death.torn))
+        crash = self.plan.switch_crash
+        if (
+            crash is not None
+            and self._switch_pair is not None
+            and step == crash.step
+            and not self._switch_pair.has_failed
+        ):
+            frames = max(1, int(crash.share * self._frames_before))
+            self._switch_pair.arm(Failure(frames, crash.downtime, crash.torn))
 
-    def _restart_ranks(self, moment: Moment) -> None:
-        """Kill the ranks, and start them again from the newest durable recovery point."""
-        self.ring.crash(silent=moment.silent)
-        self.simulation.drain(_SETTLE_S)
+    def _restart_ranks(self, crash: Crash) -> None:
+        """Crash the ranks and restart them from the newest durable recovery point."""
+        self.ring.crash(silent=crash.silent)
+        self.simulation.run_for(_SETTLE_S)
         self.begin(self.newest_durable())
 
-    # ---- what is found out ----
+    # ---- observation ----
 
-    def _refused(self, step: int, reason: str) -> None:
-        """Go on where the shadow node refuses what it is told, as after a lost announcement: it will say why."""
+    def _on_refused(self, step: int, reason: str) -> None:
+        """Ignore that the shadow node refused a record, as after a lost announcement: it reports the reason itself."""
 
     def _observe(self, event: Event) -> None:
         if isinstance(event, StepReplicated):
@@ -397,19 +402,19 @@ class AcceptanceWorld:
 
     def _compare(self, point: RecoveryPoint, epoch: int, step: int, where: str) -> None:
         self.record.verified += 1
-        truth = self._truth.get(step)
-        found = point_difference(truth, point, self.job, epoch) if truth is not None else "it was never trained"
+        expected = self._expected.get(step)
+        found = point_difference(expected, point, self.job, epoch) if expected is not None else "it was never trained"
         if found is not None:
             self.record.wrong.append(f"epoch {epoch}, step {step}, {where}: {found}")
 
-    def _record_step(self, step: int) -> None:
-        found = self._truth[step].difference(truth_of(self.ring.trainers))
+    def _check_training(self, step: int) -> None:
+        found = self._expected[step].difference(step_state(self.ring.trainers))
         if self.record.training is None and found is not None:
             self.record.training = f"epoch {self._epoch}, {found}"
-        self._sample(step)
+        self._sample_status(step)
 
-    def _sample(self, step: int) -> None:
-        """Note the three numbers, and compare the newest point as the side channel gives it."""
+    def _sample_status(self, step: int) -> None:
+        """Record the three step numbers, and compare the newest recovery point as read over the side channel."""
         try:
             status = self.channel.status(self.group.name)
             numbers = StepNumbers(step, status.trained_step, status.replica_step, status.durable_step)
@@ -418,10 +423,10 @@ class AcceptanceWorld:
                 point = self.channel.recovery_point(self.group.name, status.replica_step)
                 self._compare(point, point.manifest.epoch, status.replica_step, "of the side channel")
         except SideChannelError as error:
-            if error.code != "UNAVAILABLE":  # it is dead at present
+            if error.code != "UNAVAILABLE":  # the node is down
                 raise
 
 
-def _nbytes(truth: StepTruth, prefix: str) -> int:
+def _nbytes(state: StepState, prefix: str) -> int:
     """Return the bytes of the tensors whose names begin with `prefix`."""
-    return sum(len(data) for name, (_, _, data) in truth.tensors.items() if name.startswith(prefix))
+    return sum(len(data) for name, (_, _, data) in state.tensors.items() if name.startswith(prefix))

@@ -17,7 +17,8 @@ from checkmate_common.sidechannel.side_channel_pb2 import Status
 from shadow_rx.store.api import open_store
 from shadow_rx.store.recover import StoreReader
 from topology.compare import first_difference
-from topology.fabric.roles import RunFiles, Track
+from topology.fabric.participants import Track
+from topology.fabric.run_files import RunFiles
 from topology.results import Iteration
 
 _WITH_ALL_BYTES = {GapReason.DIGEST_MISMATCH, GapReason.SIDE_CHANNEL_MISSING, GapReason.UNDECLARED_STATE}
@@ -30,7 +31,7 @@ def state_path(logs: Path, step: int) -> Path:
 
 
 @dataclass(frozen=True)
-class EpochEvidence:
+class EpochLogs:
     """One epoch of one group, as one of its shadow nodes followed it."""
 
     epoch: int
@@ -145,7 +146,7 @@ class EpochEvidence:
         return "unexplained", "the shadow gave no reason"
 
 
-def read_epoch(files: RunFiles, logs: Path, track: Track, epoch: int, status: Status) -> EpochEvidence:
+def read_epoch(files: RunFiles, logs: Path, track: Track, epoch: int, status: Status) -> EpochLogs:
     """Read what an epoch left behind.
 
     Args:
@@ -155,7 +156,7 @@ def read_epoch(files: RunFiles, logs: Path, track: Track, epoch: int, status: St
         epoch: the epoch.
         status: the shadow node's, at the epoch's end.
     """
-    group = next(group for group in files.roles.job.groups if group.name == track[0])
+    group = next(group for group in files.participants.job.groups if group.name == track[0])
     folder, events = files.rank_logs(logs, group), files.events(track[1])
     by_rank: list[dict[int, dict[str, Any]]] = []
     for rank in range(len(group.ring)):
@@ -173,6 +174,4 @@ def read_epoch(files: RunFiles, logs: Path, track: Track, epoch: int, status: St
             stored[int(event["step"])] = event["at"]
     reasons = {gap.step: (gap.reason, gap.detail) for gap in status.gaps}
     pending = dict(status.pending_bytes)
-    return EpochEvidence(
-        epoch, by_rank, seen, reasons, pending, folder, files.checkpoints(track[1]), *track, stored=stored
-    )
+    return EpochLogs(epoch, by_rank, seen, reasons, pending, folder, files.checkpoints(track[1]), *track, stored=stored)

@@ -1,10 +1,10 @@
-"""Forks Python programs: ``python -m topology.processes.warm_server FD MODULE...`` imports the modules once for all.
+"""A fork server, ``python -m topology.processes.fork_server_program FD MODULE...``: imports modules, forks programs.
 
-Importing torch and its compiler takes a rank and a shadow node 3 to 4 seconds of processor time; on a small machine a
-testbed run would be mostly that. A forked program is a process like any other: own session, namespaces, signals, exit
-status; it only finds its modules imported already.
+Importing torch and its compiler takes each rank and shadow node 3 to 4 seconds of processor time, most of a testbed run
+on a small machine. A forked program is an ordinary process with its own session, namespaces, signals and exit status,
+whose modules are imported already.
 
-Requests come over the sequenced-packet socket FD, one JSON object each, and get one in reply:
+Requests arrive on the sequenced-packet socket FD. Each is a JSON object and gets one in reply:
 
 * ``{"module", "arguments", "within"}``, with file descriptors for standard output and error: fork, enter the network
   and mount namespaces of process `within` (null: stay), run the module as ``python -m`` does. Reply: ``{"pid"}``.
@@ -34,14 +34,14 @@ _NAMESPACES = ("net", "mnt")
 
 @dataclass(frozen=True)
 class Program:
-    """What a forked process is to run."""
+    """What a forked process runs."""
 
     module: str
     arguments: tuple[str, ...]
 
 
 def serve(channel: socket.socket) -> Program | None:
-    """Answer requests until the other end closes, then return None; in each forked process return its program."""
+    """Answer requests until the other end closes, then return None. In a forked process, return its program."""
     while True:
         data, descriptors, _, _ = socket.recv_fds(channel, MAX_REQUEST_BYTES, 2)
         if not data:
@@ -55,7 +55,7 @@ def serve(channel: socket.socket) -> Program | None:
             pid = os.fork()
             if pid == 0:
                 channel.close()
-                _become(server, descriptors, request["within"])
+                _detach(server, descriptors, request["within"])
                 return Program(request["module"], tuple(request["arguments"]))
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -63,8 +63,8 @@ def serve(channel: socket.socket) -> Program | None:
         channel.send(json.dumps(reply).encode())
 
 
-def _become(server: int, descriptors: Sequence[int], within: int | None) -> None:
-    """Make a forked process independent of the server, except that it ends with it."""
+def _detach(server: int, descriptors: Sequence[int], within: int | None) -> None:
+    """Make a forked process independent of the server, except that it ends when the server ends."""
     os.setsid()
     die_with_parent(server)
     for number, descriptor in zip((1, 2), descriptors, strict=True):
@@ -89,17 +89,17 @@ def _enter(path: str) -> None:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Import the modules and serve; in a forked process run its program."""
+    """Import the modules and serve; in a forked process, run its program."""
     for name in arguments[1:]:
         importlib.import_module(name)
     gc.collect()
-    gc.freeze()  # or the collector would copy the shared pages into each process
+    gc.freeze()  # otherwise garbage collection would copy the shared pages in each process
     program = serve(socket.socket(fileno=int(arguments[0])))
     if program is not None:
         sys.argv = [program.module, *program.arguments]
         for name in (program.module, f"{program.module}.__main__"):
             if not hasattr(sys.modules.get(name), "__path__"):
-                sys.modules.pop(name, None)  # it is run anew; only what it imports is to be there
+                sys.modules.pop(name, None)  # runpy runs the module itself again; its imports stay
         runpy.run_module(program.module, run_name="__main__", alter_sys=True)
     return 0
 

@@ -1,6 +1,6 @@
-"""Publisher and record sender of the simulation: their real cores, driven by seeded durations in virtual time.
+"""The publisher and the record sender in virtual time: their real cores, driven by events with seeded durations.
 
-What threads do in processes (`BackgroundPublisher`, `RecordSender`) happens here as events, between and during steps.
+In a process, threads drive the same cores (`BackgroundPublisher`, `RecordSender`).
 """
 
 from __future__ import annotations
@@ -16,33 +16,33 @@ from shadow_rx.status.health import StoreStatus
 from shadow_rx.store.writer import RecoveryStore
 from topology.acceptance.plan import COMPUTE_S
 
-After = Callable[[float, Callable[[], None]], None]
-"""Does something after so many virtual seconds."""
-_QUICK_CALL_S = (1e-5, 0.2 * COMPUTE_S)
-"""Shortest and longest call of the side channel: a record, and then a state, arrive while the next step computes."""
+CallLater = Callable[[float, Callable[[], None]], None]
+"""call_later(seconds, action) calls `action` in so many virtual seconds."""
+_CALL_S = (1e-5, 0.2 * COMPUTE_S)
+"""Shortest and longest side-channel call, in virtual seconds: a record, then a state, arrive during the next step."""
 _RETRY_S = (0.05 * COMPUTE_S, 0.5 * COMPUTE_S)
-"""Shortest and longest wait for a shadow node that is not there."""
+"""Shortest and longest wait before retrying a shadow node that is down, in virtual seconds."""
 
 
 class TimedPublisher:
-    """Implements `Publisher` as a driver of `PublisherCore`."""
+    """Implements `Publisher`: drives a `PublisherCore` in virtual time."""
 
     def __init__(
-        self, store: RecoveryStore, depth: int, after: After, seconds: Callable[[], float], rng: random.Random
+        self, store: RecoveryStore, depth: int, call_later: CallLater, seconds: Callable[[], float], rng: random.Random
     ) -> None:
         """Write to `store`.
 
         Args:
-            store: where to.
-            depth: most points of a group that wait.
-            after: virtual time; what a dead process had planned does not happen.
-            seconds: draws how long a write takes.
-            rng: decides whether a write is on the disk when it begins or when it ends: a process that dies meanwhile
-                has stored what it never told, or not.
+            store: the store.
+            depth: most points of a group that may wait.
+            call_later: schedules an action, which is dropped if the process is killed first.
+            seconds: draws how long a write takes, in virtual seconds.
+            rng: decides whether a write reaches the disk when it begins or when it ends: a process killed in between
+                may have stored a point that it never reported.
         """
         self.store = store
         self._core = PublisherCore(store, depth)
-        self._after, self._seconds, self._rng = after, seconds, rng
+        self._call_later, self._seconds, self._rng = call_later, seconds, rng
         self._work: Work | None = None
         self._done: Done | None = None
         self._report: Report = lambda _: None
@@ -56,7 +56,7 @@ class TimedPublisher:
         """See `Publisher.offer`."""
         for point in self._core.offer(snapshot, room):
             self._report(point)
-        self._begin()
+        self._start_write()
 
     def status(self, group: str) -> StoreStatus:
         """See `Publisher.status`."""
@@ -64,21 +64,21 @@ class TimedPublisher:
 
     @property
     def idle(self) -> bool:
-        """Whether nothing waits and nothing is being written."""
+        """Whether no point waits or is being written."""
         return self._work is None
 
     def close(self) -> None:
-        """See `Publisher.close`; takes no time."""
+        """See `Publisher.close`; takes no virtual time."""
         self._core.close()
         while self._work is not None or self._take():
-            self._end(0.0)
+            self._finish_write(0.0)
         self.store.close()
 
     def _take(self) -> bool:
         self._work = self._core.take()
         return self._work is not None
 
-    def _begin(self) -> None:
+    def _start_write(self) -> None:
         if self._work is not None or not self._core.has_work or not self._take():
             return
         work, seconds = self._work, self._seconds()
@@ -86,11 +86,11 @@ class TimedPublisher:
             self._write()
 
         def end() -> None:
-            if self._work is work:  # else `close` has done it
-                self._end(seconds)
-                self._begin()
+            if self._work is work:  # otherwise `close` has finished it
+                self._finish_write(seconds)
+                self._start_write()
 
-        self._after(seconds, end)
+        self._call_later(seconds, end)
 
     def _write(self) -> Done:
         if self._done is None:
@@ -98,7 +98,7 @@ class TimedPublisher:
             self._done = self._core.write(self._work)
         return self._done
 
-    def _end(self, seconds: float) -> None:
+    def _finish_write(self, seconds: float) -> None:
         done, self._work = self._write(), None
         self._done = None
         for written in self._core.finish(done, seconds):
@@ -106,30 +106,30 @@ class TimedPublisher:
 
 
 class TimedSender:
-    """A driver of `SenderCore` (`topology.simulation.ring_simulation.Sender`)."""
+    """Implements `ring_simulation.Sender`: drives a `SenderCore` in virtual time."""
 
-    def __init__(self, session: ShadowSession, after: After, rng: random.Random) -> None:
-        """Send what `session` has; `rng` draws how long each call takes."""
+    def __init__(self, session: ShadowSession, call_later: CallLater, rng: random.Random) -> None:
+        """Send the records of `session`; `rng` draws how long each call takes."""
         self.session = session
-        """The session."""
+        """The session with one shadow node."""
         self.core = SenderCore(session)
-        """What waits."""
-        self._after, self._rng = after, rng
+        """The records that wait."""
+        self._call_later, self._rng = call_later, rng
         self._busy = False
 
     def wake(self) -> None:
-        """Look whether there is something to do; it is done later."""
+        """Schedule the next call, if there is one to make."""
         turn = self.core.turn
         if self._busy or turn in (Turn.IDLE, Turn.OVER):
             return
         self._busy = True
         if turn is Turn.SEND:
-            self._after(self._rng.uniform(*_QUICK_CALL_S), lambda: self._go_on(self.core.send))
+            self._call_later(self._rng.uniform(*_CALL_S), lambda: self._run(self.core.send))
         else:
-            self._after(self._rng.uniform(*_RETRY_S), lambda: self._go_on(self.core.retry))
+            self._call_later(self._rng.uniform(*_RETRY_S), lambda: self._run(self.core.retry))
 
-    def _go_on(self, action: Callable[[], None]) -> None:
+    def _run(self, action: Callable[[], None]) -> None:
         self._busy = False
-        if self.core.turn is not Turn.OVER:  # its rank has died meanwhile, and with it what was on its way
+        if self.core.turn is not Turn.OVER:  # otherwise the rank was killed, with the calls in flight
             action()
             self.wake()

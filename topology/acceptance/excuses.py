@@ -7,7 +7,8 @@ step (`timed_drivers`); where calls take longer, the steps during which records 
   replicated twice, so one lost frame costs nothing. After two or more, ``s`` may have a hole. It is found when
   ``s + 1`` is complete; the reply to its record requests a state, which the trainer uploads after ``s + 2``. So ``s``
   and ``s + 1`` are lost. If the next step has a hole too, the distance to the next request doubles (`StateRequests`):
-  the k-th such step costs steps up to ``s - 2 + 2 ** (k - 2)``.
+  the k-th such step costs steps up to ``s - 2 + 2 ** (k - 2)``. While calls are lost, so may be the request or the
+  upload: then the hole lasts as long as records are late.
 * *Shadow node down* from step ``a`` to ``b``: what was not on storage when it was killed is lost. When it is up again
   in ``b``, rank 0 announces the communicator in at most two attempts, which take at most a step. Then the ranks
   announce their flows, with their records of ``b + 1``. The reply to the record of ``b + 2`` requests a state, which is
@@ -139,11 +140,21 @@ class ExcuseTracker:
         """Return all excuses, up to step `last`; faults that are still on end there."""
         for injection in list(self._open):
             self.end(injection, last)
-        found = [excuse._replace(last=min(excuse.last, last)) for excuse in self._found]
+        late = [excuse for excuse in self._found if excuse.fault == Injection.SIDE_CHANNEL.value]
+        found = [_prolonged(excuse, late) for excuse in self._found]
+        found = [excuse._replace(last=min(excuse.last, last)) for excuse in found]
         return [excuse for excuse in found if excuse.first <= excuse.last]
 
     def _add(self, injection: Injection, first: int, last: int) -> None:
         self._found.append(Excuse(injection.value, first, last, _values(REASONS[injection])))
+
+
+def _prolonged(excuse: Excuse, late: Iterable[Excuse]) -> Excuse:
+    """Return the excuse of a hole until the calls that end it, the request of a state and its upload, can succeed."""
+    if excuse.fault not in {injection.value for injection in _DAMAGES_REPLICAS}:
+        return excuse
+    lasts = [other.last for other in late if other.first <= excuse.last + 1]
+    return excuse._replace(last=max([excuse.last, *lasts]))
 
 
 def _values(reasons: frozenset[GapReason]) -> tuple[str, ...]:

@@ -278,6 +278,18 @@ def test_only_what_a_fault_excuses_may_be_missing() -> None:
     assert RunRecord.from_json(json.loads(json.dumps(record.to_json()))) == record
 
 
+def test_a_hole_lasts_while_the_calls_that_end_it_are_lost() -> None:
+    tracker = ExcuseTracker([Injection.LOSS_AFTER, Injection.SIDE_CHANNEL])
+    tracker.replicas_lost(3)
+    tracker.begin(Injection.SIDE_CHANNEL, 4)
+    tracker.end(Injection.SIDE_CHANNEL, 6)
+    assert [(e.fault, e.first, e.last) for e in tracker.all(8)] == [
+        ("loss-after-switch", 3, 6), ("side-channel-loss", 4, 6),
+    ]  # fmt: skip
+    tracker.begin(Injection.SIDE_CHANNEL, 8)
+    assert excused(tracker.all(8)) == {3, 4, 5, 6, 8}, "a hole that is over does not begin again"
+
+
 def test_rows_that_show_nothing_do_not_pass() -> None:
     sound = RunRecord("x", "simulation", 0, 8, verified=1)
     lost = Scenario("x", (Injection.LOSS_AFTER,), complete=True)

@@ -1,1 +1,1 @@
-"""Fabrics that a job runs on (in-process simulation, Mininet), impairments, and the testbed run with its report."""
+"""Testbed runs of a job on a fabric (in-process simulation or Mininet), their report, and the acceptance test."""

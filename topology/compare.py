@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 
 STATE_PREFIXES = ("param/", "optim/", "state/")
-"""Names of what the trainer and the shadow both hold; a recovery point also has the ranks' own objects."""
+"""Prefixes of the tensors that both trainer and shadow node hold; a recovery point also has the ranks' objects."""
 
 
 def tensor_bytes(tensor: torch.Tensor) -> bytes:
@@ -17,10 +17,10 @@ def tensor_bytes(tensor: torch.Tensor) -> bytes:
 
 
 def first_difference(ours: Mapping[str, torch.Tensor], theirs: Mapping[str, torch.Tensor]) -> str | None:
-    """Return a sentence about the first difference between two states, None when they are equal bit for bit.
+    """Describe the first difference between two states; None if they are equal bit for bit.
 
-    Compared are names, element types, shapes and bytes of all tensors below `STATE_PREFIXES`. Bytes, not values: a NaN
-    equals itself and -0.0 differs from 0.0.
+    Compares names, element types, shapes and bytes of all tensors below `STATE_PREFIXES`. Bytes, not values: a NaN
+    equals itself, and -0.0 differs from 0.0.
     """
     left = {name: tensor for name, tensor in ours.items() if name.startswith(STATE_PREFIXES)}
     right = {name: tensor for name, tensor in theirs.items() if name.startswith(STATE_PREFIXES)}

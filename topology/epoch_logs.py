@@ -1,4 +1,4 @@
-"""What a training epoch left behind, read back: the ranks' logs, the shadow's events, its recovery points."""
+"""Reads the files of a training epoch: the ranks' logs, the shadow node's events, its recovery points."""
 
 from __future__ import annotations
 
@@ -21,29 +21,29 @@ from topology.fabric.participants import Track
 from topology.fabric.run_files import RunFiles
 from topology.results import Iteration
 
-_WITH_ALL_BYTES = {GapReason.DIGEST_MISMATCH, GapReason.SIDE_CHANNEL_MISSING, GapReason.UNDECLARED_STATE}
-"""Reasons that do not speak against the bytes of a gradient."""
+_GRADIENT_COMPLETE = {GapReason.DIGEST_MISMATCH, GapReason.SIDE_CHANNEL_MISSING, GapReason.UNDECLARED_STATE}
+"""Gap reasons of steps whose gradient arrived in full."""
 
 
 def state_path(logs: Path, step: int) -> Path:
-    """Return the file of rank 0's state after `step` (as `nccl_emu.shadow_client.reporter` writes it)."""
+    """Return the file of rank 0's state after `step`, as `nccl_emu.shadow_client.reporter` writes it."""
     return logs / f"state-{step:08d}.safetensors"
 
 
 @dataclass(frozen=True)
 class EpochLogs:
-    """One epoch of one group, as one of its shadow nodes followed it."""
+    """The logs of one epoch of one group and one of its shadow nodes."""
 
     epoch: int
-    """The epoch."""
+    """Number of the epoch."""
     ranks: list[dict[int, dict[str, Any]]]
     """Results by rank and step (`nccl_emu.shadow_client.step_meter.StepResult`)."""
     events: dict[int, dict[str, Any]]
-    """Events of the shadow by step (`shadow_rx.logs.event_log`)."""
+    """Last event of the shadow node by step (`shadow_rx.logs.event_log`)."""
     gaps: dict[int, tuple[str, str]]
-    """Reason and detail by step, from the shadow's status at the end."""
+    """(reason, detail) by step, from the shadow node's status at the end."""
     pending: dict[int, int]
-    """Replica bytes that were placed of steps that were never completed, by step."""
+    """Replica bytes placed of steps that were never completed, by step."""
     logs: Path
     """Folder of the ranks' logs."""
     checkpoints: Path
@@ -53,10 +53,10 @@ class EpochLogs:
     shadow: str
     """Name of the shadow node."""
     stored: Mapping[int, float] = field(default_factory=dict)
-    """When steps became durable, by step."""
+    """Time in seconds at which each step became durable."""
 
     def ranks_equal(self) -> bool:
-        """Tell whether all ranks held byte-equal state after every step."""
+        """Return whether all ranks held byte-equal state after every step."""
         hashes = [{step: line["state_sha256"] for step, line in rank.items()} for rank in self.ranks]
         return all(rank == hashes[0] for rank in hashes)
 
@@ -65,7 +65,7 @@ class EpochLogs:
         return unpack_tensors(state_path(self.logs, step).read_bytes())
 
     def recovery_point(self, step: int) -> RecoveryPoint | None:
-        """Return the recovery point of `step`, None where none was published.
+        """Return the recovery point of `step`, None if none was published.
 
         Raises:
             RecoveryPointError: it was published and cannot be read.
@@ -76,16 +76,16 @@ class EpochLogs:
 
     @cached_property
     def _reader(self) -> StoreReader:
-        # It keeps the state of the last step that it gave, so that reading all steps replays each gradient once.
+        # One reader for all steps: it keeps its last state, so that each gradient is replayed only once.
         return open_store(self.checkpoints)
 
     @property
-    def began_at(self) -> float:
-        """Time of the first thing that was noted, 0 where nothing was."""
+    def start_time(self) -> float:
+        """Earliest time in the logs, in seconds; 0 if they are empty."""
         return min(self._times(), default=0.0)
 
     def iterations(self, start: float) -> tuple[Iteration, ...]:
-        """Compare every step's recovery point with the trainer's state; times are counted from `start`."""
+        """Compare every step's recovery point with the trainer's state; times are relative to `start` (seconds)."""
         return tuple(self._iteration(step, start) for step in sorted(self.ranks[0]))
 
     def _times(self) -> Iterable[float]:
@@ -117,7 +117,7 @@ class EpochLogs:
             wire_bytes=sum(line["frame_bytes"] for line in lines),
             tagged_payload_bytes=sum(line["tagged_bytes"] for line in lines),
             replica_payload_bytes=int(event["replica_bytes"]) if replicated else self.pending.get(step, 0),
-            complete=replicated or reason in _WITH_ALL_BYTES,
+            complete=replicated or reason in _GRADIENT_COMPLETE,
             applied=published,
             matches=matches,
             mismatch=mismatch,
@@ -147,14 +147,14 @@ class EpochLogs:
 
 
 def read_epoch(files: RunFiles, logs: Path, track: Track, epoch: int, status: Status) -> EpochLogs:
-    """Read what an epoch left behind.
+    """Read the files of an epoch.
 
     Args:
-        files: where the run's files lie.
-        logs: folder of the training run.
-        track: the group, and the shadow node that is looked at.
-        epoch: the epoch.
-        status: the shadow node's, at the epoch's end.
+        files: paths of the run.
+        logs: folder of the epoch's rank logs.
+        track: group and shadow node.
+        epoch: number of the epoch.
+        status: status of the track at the end of the epoch.
     """
     group = next(group for group in files.participants.job.groups if group.name == track[0])
     folder, events = files.rank_logs(logs, group), files.events(track[1])

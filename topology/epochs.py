@@ -1,4 +1,4 @@
-"""One epoch of all groups, and the comparison of the restarted one with the uninterrupted one."""
+"""The logs of an epoch over all tracks, and the comparison of a restarted epoch with the uninterrupted one."""
 
 from __future__ import annotations
 
@@ -20,40 +20,44 @@ from topology.results import Iteration, RestartResult
 
 @dataclass(frozen=True)
 class Epoch:
-    """What an epoch left behind, for every group with each of its shadow nodes."""
+    """An epoch with the logs of all tracks."""
 
     last_step: int
     """Last step that was trained."""
-    evidence: tuple[EpochLogs, ...]
-    """In the order of the job's groups, and of their shadow nodes."""
+    tracks: tuple[EpochLogs, ...]
+    """Logs of each track: by group, then shadow node, in the job's order."""
 
     @classmethod
     def read(cls, files: RunFiles, plan: TrainingPlan, statuses: Mapping[Track, Status]) -> Self:
-        """Read the files of the epoch that `plan` trained; `statuses` are the shadow nodes' at its end."""
+        """Read the files of the epoch that `plan` trained; `statuses` are those at its end."""
         found = (read_epoch(files, plan.logs, track, plan.epoch, status) for track, status in statuses.items())
         return cls(plan.last_step, tuple(found))
 
     def iterations(self) -> tuple[Iteration, ...]:
         """Compare every recovery point with the trainer's state: rows by step, then group, then shadow node."""
-        start = min(one.began_at for one in self.evidence)
-        rows = [row for one in self.evidence for row in one.iterations(start)]
+        start = min(one.start_time for one in self.tracks)
+        rows = [row for one in self.tracks for row in one.iterations(start)]
         return tuple(sorted(rows, key=lambda row: row.step))  # stable: groups and shadows keep their order
 
     def ranks_equal(self) -> bool:
-        """Tell whether all ranks of each group held byte-equal state after every step."""
-        return all(one.ranks_equal() for one in self.evidence)
+        """Return whether all ranks of each group held byte-equal state after every step."""
+        return all(one.ranks_equal() for one in self.tracks)
 
     def of_group(self, group: str) -> list[EpochLogs]:
-        """Return what is known of `group`, from each of its shadow nodes."""
-        return [one for one in self.evidence if one.group == group]
+        """Return the logs of `group` with each of its shadow nodes."""
+        return [one for one in self.tracks if one.group == group]
 
     def restore(self, group: str, step: int, folder: Path) -> Path | None:
-        """Restore the recovery point of `step` into `folder` from the first shadow node that has it; return that."""
+        """Write the recovery point of `step` to `folder`, from the first shadow node that has it.
+
+        Returns:
+            `folder`, or None if no shadow node has the point.
+        """
         for one in self.of_group(group):
             try:
                 point = one.recovery_point(step)
             except RecoveryPointError:
-                continue  # the comparison of all steps names it
+                continue  # reported by the comparison of all steps
             if point is not None:
                 write_point(point, folder)
                 return folder
@@ -65,11 +69,11 @@ def compare_restart(first: Epoch, second: Epoch | None, from_step: int, missing:
 
     Args:
         first: the uninterrupted epoch.
-        second: the restarted one, None where there was no recovery point to restart from.
+        second: the restarted one, None if there was no recovery point to restart from.
         from_step: step that was restarted from.
-        missing: groups without a recovery point of it.
+        missing: groups without a recovery point of that step.
     """
-    groups = list(dict.fromkeys(one.group for one in first.evidence))
+    groups = list(dict.fromkeys(one.group for one in first.tracks))
     if second is None:
         whose = f" of group {', '.join(missing)}" if len(groups) > 1 else ""
         return RestartResult(0, (), False, f"there is no recovery point of step {from_step}{whose} to restart from")
@@ -91,7 +95,7 @@ def _final_difference(first: Sequence[EpochLogs], second: Sequence[EpochLogs], l
 
 
 def _records_differ(one: RecoveryPoint, two: RecoveryPoint) -> str | None:
-    """Compare what the ranks told besides tensors: schedule, data position, random number states."""
+    """Compare the ranks' records: schedule, data position, random number states."""
     for a, b in zip(one.manifest.records, two.manifest.records, strict=True):
         if a != b:
             return f"rank {a.rank}: {a.objects} against {b.objects}"

@@ -1,4 +1,4 @@
-"""Faults that a run is asked for: one replica of a step is damaged on its way from the switch to the shadow."""
+"""Replica faults of a run: one replica of a step is damaged between the switch and the shadow node."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class FaultKind(StrEnum):
     DROP = "drop-replica"
     """It is lost."""
     DROP_BOTH = "drop-both"
-    """It is lost, and so is every replica of a redundant hop with bytes of the same frame: nothing repairs it."""
+    """It is lost, and so are all replicas of redundant hops with bytes of the same frame: it cannot be repaired."""
     FLIP = "flip-replica-bit"
-    """One bit of its payload is flipped; its TCP checksum tells."""
+    """One bit of its payload is flipped; its TCP checksum detects it."""
     FORGE = "forge-replica-bit"
-    """One bit of its payload is flipped and its TCP checksum made to fit; only the frame's CRC32C tells."""
+    """One bit of its payload is flipped and the TCP checksum recomputed; only the frame's CRC32C detects it."""
 
 
 @dataclass(frozen=True)
@@ -39,14 +39,14 @@ class Fault:
     kind: FaultKind
     """What happens."""
     step: int
-    """Training step whose first replica with payload of the primary hop is hit."""
+    """Training step; its first replica with payload of the primary hop is damaged."""
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read ``KIND:STEP``.
+        """Parse ``KIND:STEP``.
 
         Raises:
-            ValueError: another form; says what was expected.
+            ValueError: another form; the message lists the allowed ones.
         """
         return cls(*parse_step_option(text, FaultKind, "fault"))
 
@@ -56,7 +56,7 @@ class Fault:
 
 
 class _Frame(NamedTuple):
-    """Identity of a frame's payload, whichever hop carries it."""
+    """Identifies a frame's payload, whichever hop carries it."""
 
     step: int
     bucket: int
@@ -65,7 +65,7 @@ class _Frame(NamedTuple):
 
 
 class FaultyLink(Link):
-    """The link to a shadow, with faults; each hits the first replica of its step, once."""
+    """The link to a shadow node, with faults; each damages the first replica of its step, once."""
 
     def __init__(
         self,
@@ -77,33 +77,33 @@ class FaultyLink(Link):
         faults: Sequence[Fault],
         seed: int,
     ) -> None:
-        """Take over from `link` for a communicator that begins at `first_step` with `layout`."""
+        """Replace `link` for a communicator that begins at `first_step` with `layout`."""
         super().__init__(link.impairments, random.Random(f"faults/{seed}"))
         self._shadow = shadow
         self._pending = list(faults)
         self._rng = random.Random(f"faults/{seed}")
         self._schedules = {flow.id: FlowSchedule(flow.shape, [(1, layout)], first_step) for flow in job.flows}
         self._channels = {flow.id: flow.channel for flow in job.flows}
-        self._doomed: set[_Frame] = set()
+        self._dropped_frames: set[_Frame] = set()
 
     def transmit(self, frame: bytes, now: float) -> list[tuple[float, bytes]]:
-        """As `Link.transmit`, with the faults that are due."""
+        """See `Link.transmit`; apply the faults that are due."""
         channel, pieces = self._pieces_of(frame)
         frames = {_Frame(p.step, p.frame.bucket, channel, p.frame.element_offset) for p in pieces}
         if not pieces or pieces[0].frame.hop:
-            return [] if frames & self._doomed else super().transmit(frame, now)
+            return [] if frames & self._dropped_frames else super().transmit(frame, now)
         for fault in self._pending:
             if fault.step == pieces[0].step:
                 self._pending.remove(fault)
                 if fault.kind is FaultKind.DROP_BOTH:
-                    self._doomed |= frames
+                    self._dropped_frames |= frames
                 if fault.kind in (FaultKind.DROP, FaultKind.DROP_BOTH):
                     return []
                 return super().transmit(self._damage(frame, fault.kind), now)
         return super().transmit(frame, now)
 
     def _pieces_of(self, frame: bytes) -> tuple[int, list[Piece]]:
-        """Return the channel and what the payload of a replica is, nothing for other frames."""
+        """Return the channel and the pieces that a replica's payload carries; none for other frames."""
         try:
             parsed = parse_frame(frame)
         except PacketError:

@@ -1,4 +1,4 @@
-"""Progress of a run on the terminal: a bar where there is one, a line a phase where not."""
+"""Progress of a run: a bar on a terminal, otherwise a line for each phase."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 
 
 class RunProgress:
-    """Shows phases and steps; use it as a context manager."""
+    """Shows phases and their steps; a context manager."""
 
     def __init__(self, console: Console) -> None:
         """Show on `console`."""
@@ -28,27 +28,27 @@ class RunProgress:
         self._task: TaskID | None = None
 
     def __enter__(self) -> Self:
-        """Start to show."""
+        """Start the display."""
         self._bar.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Leave what is shown as it is."""
+        """Stop the display; leave its last state on the screen."""
         self._bar.stop()
 
-    def say(self, text: str) -> None:
-        """Tell that something short happens."""
+    def message(self, text: str) -> None:
+        """Print a line."""
         self._console.print(text, highlight=False)
 
     def begin(self, what: str, total: int) -> None:
-        """Begin a phase of `total` steps."""
+        """Begin the phase `what` of `total` steps."""
         self._task = self._bar.add_task(what, total=total, note="")
         if not self._console.is_terminal:
             self._console.print(f"{what}: {total} steps", highlight=False)
 
     def step(self, done: int, note: str) -> None:
-        """`done` steps of the phase are finished."""
+        """Report that `done` steps of the phase are finished; `note` is shown beside the bar."""
         if self._task is not None:
             self._bar.update(self._task, completed=done, note=note)

@@ -1,4 +1,4 @@
-"""Training without a network: what it must give whatever happens to switches, links and shadow nodes."""
+"""Training without a network: the reference that every run must equal, whatever faults it has."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from nccl_emu.training.trainer import DataParallelTrainer
 
 
 def reference_run(job: Job, group: Group, seed: int, steps: int) -> Iterator[tuple[int, list[DataParallelTrainer]]]:
-    """Train `steps` steps, and yield each step with the trainers of all ranks after it.
+    """Train `steps` steps; after each, yield its number and the trainers of all ranks.
 
-    The sum is formed in the ring's order: chunk c begins at rank c and each next rank adds its own share to it.
+    Gradients are summed in ring order: chunk c starts at rank c, and each next rank adds its share.
 
     Args:
         job: the job.
         group: the group to train.
-        seed: of the run.
+        seed: seed of the run.
         steps: number of steps.
     """
     ranks = len(group.ring)

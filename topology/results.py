@@ -1,4 +1,4 @@
-"""What a testbed run found out: the one source of the table, `summary.json` and the HTML report."""
+"""The result of a testbed run, from which the table, `summary.json` and the HTML report are made."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from jobspec.model import Job
 
 @dataclass(frozen=True)
 class Iteration:
-    """One training step of one group as the ranks, the switch and one shadow node saw it."""
+    """One training step of one group, as seen by the ranks, the switch and one shadow node."""
 
     step: int
     """Training step, from 1."""
     loss: float
     """Mean loss over the ranks' shares of the batch."""
     wire_bytes: int
-    """Bytes of all frames that the ranks sent for the step (headers and retransmissions included)."""
+    """Bytes of all Ethernet frames that the ranks sent for the step, with headers and retransmissions."""
     tagged_payload_bytes: int
-    """TCP payload bytes that the ranks sent with a DSCP of the job, each once."""
+    """TCP payload bytes that the ranks sent with a DSCP of the job, without retransmissions."""
     replica_payload_bytes: int
-    """TCP payload bytes of replicas that the shadow placed, each once."""
+    """TCP payload bytes that the shadow node placed, each counted once."""
     complete: bool
-    """Every byte of the reduced gradient arrived and every frame's CRC held."""
+    """Whether every byte of the reduced gradient arrived and every frame's CRC was right."""
     applied: bool
-    """The optimizer step was applied and the recovery point published."""
+    """Whether the optimizer step was applied and the recovery point published."""
     matches: bool | None
-    """Every parameter and optimizer tensor equals the trainer's bit for bit; None where nothing was published."""
+    """Whether every parameter and optimizer tensor equals the trainer's bit for bit; None if none was published."""
     mismatch: str | None = None
-    """First tensor that differs, where one does."""
+    """First tensor that differs, None if none does."""
     reason: str | None = None
     """Why there is no recovery point: a value of `checkmate_common.recovery.reasons.GapReason`."""
     detail: str | None = None
@@ -47,36 +47,36 @@ class Iteration:
     shadow: str = ""
     """Name of the shadow node."""
     repaired_bytes: int = 0
-    """Those of `replica_payload_bytes` that only a redundant hop brought."""
+    """Part of `replica_payload_bytes` that came only from a redundant hop."""
     durable_at: float | None = None
     """Seconds from the start of training until the recovery point was on storage."""
 
     @property
     def verified(self) -> bool:
-        """A recovery point exists and equals the trainer's state."""
+        """Whether a recovery point exists and equals the trainer's state."""
         return self.applied and self.matches is True
 
 
 @dataclass(frozen=True)
 class RestartResult:
-    """A new trainer built from the shadow's checkpoint of one step alone, run to the end."""
+    """The run of new trainers that start from recovery points of one step alone."""
 
     from_step: int
-    """Step of the recovery point that it was built from; 0 where there was none to restart from."""
+    """Step of the recovery points; 0 if there were none to restart from."""
     iterations: tuple[Iteration, ...]
-    """Its steps, as the shadows followed them too; in the order of `RunResult.iterations`."""
+    """Its steps, in the order of `RunResult.iterations`."""
     identical: bool
-    """The final state of every group equals the uninterrupted run's byte for byte."""
+    """Whether the final state of every group equals the uninterrupted run's byte for byte."""
     difference: str | None = None
     """First difference, or why there was no restart."""
 
 
 @dataclass(frozen=True)
 class RunResult:
-    """A whole testbed run."""
+    """The result of a testbed run."""
 
     job: Job
-    """The job as it was run (after --ranks, --mtu, ...)."""
+    """The job as run, with ``--ranks``, ``--mtu`` and so on applied."""
     switch: str
     """``softswitch`` or ``bmv2``."""
     fabric: str
@@ -84,29 +84,29 @@ class RunResult:
     seed: int
     """Seed of the run."""
     gradient_bytes: int
-    """Bytes of one whole gradient, of all groups together."""
+    """Bytes of one gradient, over all groups."""
     header_bytes: int
     """Frame-header bytes that accompany one gradient at hop 0, over all flows."""
     iterations: tuple[Iteration, ...]
     """The uninterrupted run: a row for each step, group and shadow node of the group, in this order."""
     ranks_equal: bool
-    """All ranks held byte-equal state after every step."""
+    """Whether all ranks held byte-equal state after every step."""
     restart: RestartResult
     """The restarted run."""
     wall_seconds: float
-    """Duration of everything."""
+    """Duration of the whole run in seconds of wall time."""
     accuracy: float | None = None
-    """Share of the data set that the final model classifies rightly."""
+    """Share (0..1) of the data set that the final model classifies correctly."""
     discarded: dict[str, int] = field(default_factory=dict)
-    """Replicas that the shadow did not place, by cause."""
+    """Number of replicas that shadow nodes did not place, by cause."""
     switch_counters: dict[str, int] = field(default_factory=dict)
-    """Packets by reason not to replicate (`p4src.constants.NotReplicated`), plus ``replicated``."""
+    """Packets not replicated, by reason (`p4src.constants.NotReplicated`), and those ``replicated``."""
     faults: tuple[str, ...] = ()
-    """Faults that were asked for."""
+    """Injected faults, as ``KIND:STEP``."""
     events: tuple[str, ...] = ()
-    """What happened to the switch during the uninterrupted run, a sentence each."""
+    """What happened to switch and shadow node during the uninterrupted run, a sentence each."""
     group_bytes: Mapping[str, int] = field(default_factory=dict)
-    """Gradient and frame-header bytes of one step by group; may be empty where there is one group."""
+    """Gradient and frame-header bytes of one step by group; may be empty if there is one group."""
 
     @property
     def ranks(self) -> int:
@@ -118,14 +118,14 @@ class RunResult:
         """Training steps of the uninterrupted run."""
         return tuple(dict.fromkeys(i.step for i in self.iterations))
 
-    def once(self, group: str) -> int:
-        """Return the bytes that carry one reduced gradient of `group` and its frame headers exactly once."""
+    def single_copy_bytes(self, group: str) -> int:
+        """Return the bytes of one reduced gradient of `group` with its frame headers."""
         return self.group_bytes.get(group, self.gradient_bytes + self.header_bytes)
 
     @property
     def expected_replica_bytes(self) -> int:
-        """Bytes that reach shadow nodes in one step when each node gets each byte of its groups once."""
-        return sum(self.once(group.name) * len(group.shadows) for group in self.job.groups)
+        """Bytes that reach shadow nodes in one step if each node gets each byte of its groups once."""
+        return sum(self.single_copy_bytes(group.name) * len(group.shadows) for group in self.job.groups)
 
     @property
     def verified(self) -> int:
@@ -134,13 +134,13 @@ class RunResult:
 
     @property
     def mismatched(self) -> int:
-        """Number of published rows that differ from the trainer: must be 0 whatever happens."""
+        """Number of published rows that differ from the trainer; must be 0 whatever happens."""
         both = (*self.iterations, *self.restart.iterations)
         return sum(iteration.matches is False for iteration in both)
 
     @property
     def passed(self) -> bool:
-        """Everything that the testbed set out to prove holds."""
+        """Whether everything that the testbed checks holds."""
         steps = (*self.iterations, *self.restart.iterations)
         return all(step.verified for step in steps) and self.ranks_equal and self.restart.identical
 

@@ -1,4 +1,4 @@
-"""The testbed run: train, compare every checkpoint with the trainer, restart from one, report."""
+"""The testbed run: train, compare every recovery point with the trainer, restart from one, report."""
 
 from __future__ import annotations
 
@@ -40,16 +40,18 @@ from topology.progress import RunProgress
 from topology.report.page import write_report
 from topology.results import RunResult
 
-_OURS = ("summary.json", "report.html", "job.yaml", "events.jsonl", "side-channel.bin", "uninterrupted", "restarted",
-         "checkpoints", "restored", "logs", "certs")  # fmt: skip
-"""What a run writes into its folder besides captures."""
+_RUN_OUTPUTS = (
+    "summary.json", "report.html", "job.yaml", "events.jsonl", "side-channel.bin", "uninterrupted", "restarted",
+    "checkpoints", "restored", "logs", "certs",
+)  # fmt: skip
+"""Files and folders that a run writes besides captures."""
 
 
 @dataclass(frozen=True)
 class TestbedOptions:
-    """What to run."""
+    """Options of a testbed run."""
 
-    __test__ = False  # not a test class, whatever its name suggests to pytest
+    __test__ = False  # the name makes pytest take it for a test class
 
     out: Path
     """Folder for everything that the run writes."""
@@ -60,31 +62,31 @@ class TestbedOptions:
     iterations: int = 20
     """Training steps."""
     ranks: int | None = None
-    """Ranks: the job's first hosts; None takes the job's ring."""
+    """Number of ranks, on the job's first hosts; None uses the job's ring."""
     mtu: int | None = None
-    """MTU; None takes the job's."""
+    """MTU in bytes; None uses the job's."""
     seed: int = 0
-    """Of weights, data order, dropout, ports and faults."""
+    """Seed of weights, data order, dropout, ports and faults."""
     restart_at: int | None = None
-    """Step whose checkpoint the new trainer is built from; None takes the middle."""
+    """Step whose recovery points the restarted trainers start from; None uses the middle of the run."""
     faults: tuple[Fault, ...] = ()
     """Damage to replicas."""
     events: tuple[SwitchEvent, ...] = ()
-    """What happens to switch and shadow node during the uninterrupted run."""
+    """Restarts and failovers during the uninterrupted run."""
     resync: bool = True
-    """Whether rank 0 uploads its state when a shadow node has lost a step."""
+    """Whether rank 0 uploads its state after a shadow node has lost a step."""
     tls: bool = False
-    """Whether side channel and P4Runtime are under mutual TLS, with certificates made for the run."""
+    """Whether side channel and P4Runtime use mutual TLS, with certificates made for the run."""
     timeout: float = 60.0
-    """Seconds without progress after which to give up."""
+    """Seconds without progress after which the run fails."""
 
 
 def adapt_job(job: Job, options: TestbedOptions) -> Job:
     """Return `job` with the ranks and the MTU that `options` ask for.
 
     Raises:
-        JobError: the job has too few hosts, or is not sound with these changes.
-        TestbedError: the job is of a kind that the testbed does not run.
+        JobError: the job has too few hosts, or is not valid with these changes.
+        TestbedError: the testbed does not support the job.
     """
     groups = list(job.groups)
     if not groups:
@@ -107,7 +109,7 @@ def adapt_job(job: Job, options: TestbedOptions) -> Job:
     network = job.network
     if options.mtu is not None:
         network = network.model_copy(update={"mtu": options.mtu})
-    # Validated anew: model_copy checks nothing, and cached properties must not be carried over.
+    # Validated again: model_copy checks nothing, and cached properties must not be carried over.
     changed = {"groups": [group.model_dump() for group in groups], "network": network.model_dump()}
     adapted = Job.model_validate({**job.model_dump(), **changed})
     problems = problems_of(adapted)
@@ -117,10 +119,10 @@ def adapt_job(job: Job, options: TestbedOptions) -> Job:
 
 
 def run_testbed(job: Job, options: TestbedOptions, progress: RunProgress) -> RunResult:
-    """Run `job` and return what was found; summary, report, captures and checkpoints are in `options.out`.
+    """Run `job` and return the result; summary, report, captures and checkpoints are in `options.out`.
 
     Raises:
-        JobError, TestbedError, ControlPlaneError: the run cannot be made; the message says why.
+        JobError, TestbedError, ControlPlaneError: the run failed; the message says why.
     """
     started = time.monotonic()
     job = adapt_job(job, options)
@@ -139,13 +141,13 @@ def run_testbed(job: Job, options: TestbedOptions, progress: RunProgress) -> Run
     whole = TrainingPlan(1, 1, options.iterations, options.out / "uninterrupted")
     ranks = sum(len(group.ring) for group in job.groups)
     tls = RunTls.make(job, options.out / "certs") if options.tls else RunTls(job.name)
-    progress.say(f"starting {options.switch} and {ranks} ranks, fabric {options.fabric}")
+    progress.message(f"starting {options.switch} and {ranks} ranks, fabric {options.fabric}")
     with _fabric(job, job_file, options, tls) as fabric, ExitStack() as connections:
-        if not EventPlan(options.events).of_switch:  # else the fabric's controller has installed it, and does so again
+        if not EventPlan(options.events).of_switch:  # otherwise the fabric's controller installs the job
             for switch in job.switches:
                 target = connections.enter_context(_connect(fabric, switch, tls, ELECTION_ID))
                 installed = target.install(desired_state([job], switch.name))
-                progress.say(
+                progress.message(
                     f"installed the job on {switch.name} ({target.address}): {len(installed.plan.updates)} updates"
                 )
         accuracy = _train(fabric, whole, "training", progress)
@@ -163,7 +165,7 @@ def run_testbed(job: Job, options: TestbedOptions, progress: RunProgress) -> Run
             [connections.enter_context(_connect(fabric, switch, tls)) for switch in job.switches]
         )
         event_log = tuple(fabric.event_log)
-    progress.say("comparing every checkpoint with the trainer, bit for bit")
+    progress.message("comparing every checkpoint with the trainer, bit for bit")
     gradient, headers = _bytes_of_a_step(job, options.seed)
     result = RunResult(
         job=job,
@@ -211,7 +213,7 @@ def _train(fabric: Fabric, plan: TrainingPlan, what: str, progress: RunProgress)
 
 
 def _bytes_of_a_step(job: Job, seed: int) -> tuple[dict[str, int], dict[str, int]]:
-    """Return the bytes of one gradient, and of the frame headers that accompany it at hop 0, by group."""
+    """Return the bytes of one gradient, and of its frame headers at hop 0, by group."""
     gradient, headers = {}, {}
     digits = Digits.load()
     for group in job.groups:
@@ -228,7 +230,7 @@ def _bytes_of_a_step(job: Job, seed: int) -> tuple[dict[str, int], dict[str, int
 
 
 def _discarded(statuses: Mapping[Track, Status]) -> dict[str, int]:
-    """Return the replicas that shadow nodes did not place, by cause."""
+    """Return the number of replicas that shadow nodes did not place, by cause."""
     causes: Counter[str] = Counter()
     for status in statuses.values():
         causes.update(status.discarded)
@@ -236,7 +238,7 @@ def _discarded(statuses: Mapping[Track, Status]) -> dict[str, int]:
 
 
 def _switch_counters(targets: Sequence[Target]) -> dict[str, int]:
-    """Return packets by lower-case reason not to replicate, plus ``replicated``, over all switches."""
+    """Return packets not replicated, by lower-case reason, and those ``replicated``, over all switches."""
     found: Counter[str] = Counter()
     replicated = 0
     for target in targets:
@@ -252,7 +254,7 @@ def _switch_counters(targets: Sequence[Target]) -> dict[str, int]:
 
 
 def _clear(out: Path) -> None:
-    """Make the folder, for its owner alone, and remove what an earlier run wrote there; anything else stays.
+    """Make the folder, readable by its owner only, and remove the files of an earlier run; all others stay.
 
     Raises:
         TestbedError: the folder cannot be written.
@@ -260,7 +262,10 @@ def _clear(out: Path) -> None:
     try:
         make_private_folder(out)
         patterns = ("*.pcap", "events-*.jsonl", "access*.jsonl", "side-channel-*.bin", "captures-after-*")
-        for path in (*(out / name for name in _OURS), *(path for pattern in patterns for path in out.glob(pattern))):
+        for path in (
+            *(out / name for name in _RUN_OUTPUTS),
+            *(path for pattern in patterns for path in out.glob(pattern)),
+        ):
             if path.is_dir():
                 shutil.rmtree(path)
             else:

@@ -1,1 +1,1 @@
-"""The acceptance test of the recovery contract: faults, alone and mixed, and what must hold whatever happens."""
+"""The acceptance test of the recovery contract: runs with faults, alone and mixed, and checks of the contract."""

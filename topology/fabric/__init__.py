@@ -1,1 +1,1 @@
-"""Where a testbed runs: in this process, or in Mininet."""
+"""The fabrics of a testbed run: in-process simulation and Mininet."""

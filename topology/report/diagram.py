@@ -1,4 +1,4 @@
-"""The topology of a job with one switch as SVG: ranks around it, ring edges, the path of the replicas. Pure."""
+"""The topology of a job with one switch as SVG: ranks around it, ring edges, the replicas' path. Pure."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from topology.report.diagram_parts import (
 )
 from topology.report.svg import drawing, lines, number, path, svg
 
-CARDS = 8
-"""Up to this many ranks are drawn as cards with address and port, more as numbered circles."""
-UPRIGHT_LABELS = 20
-"""Up to this many circles have level labels, more have labels that point outwards."""
+MAX_CARDS = 8
+"""Up to this many ranks are drawn as cards with address and port; more are numbered circles."""
+MAX_HORIZONTAL_LABELS = 20
+"""Up to this many circles have horizontal labels; those of more point outwards."""
 PATH_ROOM = 168.0
-"""Pixels between the ring and the shadow nodes, for the name of the replicas' path."""
+"""Pixels between the ring and the shadow nodes, for the label of the replicas' path."""
 
 
 @dataclass(frozen=True)
 class _Ring:
-    """The ellipse that the ranks stand on."""
+    """The ellipse on which the ranks are placed."""
 
     cx: float
     cy: float
@@ -78,10 +78,10 @@ def _describe(job: Job, hosts: list[Host], shadows: list[ShadowNode]) -> str:
 
 
 def _ring(ranks: int, shadows: int) -> _Ring:
-    """Spread the ranks clockwise, a space on the right for the replicas' path, rank 0 at the upper left."""
-    if ranks <= CARDS:
+    """Spread the ranks clockwise from rank 0 at the upper left; leave a gap on the right for the replicas' path."""
+    if ranks <= MAX_CARDS:
         rx, ry, margin_x, margin_y = 238.0, 158.0 if ranks <= 4 else 186.0, 66.0, 40.0
-    elif ranks <= UPRIGHT_LABELS:
+    elif ranks <= MAX_HORIZONTAL_LABELS:
         rx, ry, margin_x, margin_y = 250.0, 226.0, 96.0, 46.0
     else:
         rx, ry, margin_x, margin_y = 286.0, 286.0, 112.0, 112.0
@@ -104,7 +104,7 @@ def _links(ring: _Ring, hosts: list[Host]) -> list[Element]:
         x, y = ring.at(angle)
         hover = lines([f"link of {host.name}, switch port {host.port}"])
         parts.append(svg("line", hover, x1=ring.cx, y1=ring.cy, x2=x, y2=y, class_="link"))
-    if len(hosts) <= CARDS:
+    if len(hosts) <= MAX_CARDS:
         for angle, host in zip(ring.angles, hosts, strict=True):
             parts.append(port_badge(host.port, *ring.at(angle, 0.5)))
     return parts
@@ -129,7 +129,7 @@ def _edges(job: Job, ring: _Ring, hosts: list[Host]) -> list[Element]:
 
 
 def _edge(ring: _Ring, start: int, end: int, ranks: int, hover: Element, colour: str) -> list[Element]:
-    """An arc of the ellipse to the neighbour, a curve through the inside to any other; an arrow on it."""
+    """Draw an edge with an arrow: an arc to the neighbour, a curve through the inside to any other rank."""
     a, b = ring.angles[start], ring.angles[end]
     (x1, y1), (x2, y2) = ring.at(a), ring.at(b)
     if end == (start + 1) % ranks:
@@ -146,7 +146,7 @@ def _edge(ring: _Ring, start: int, end: int, ranks: int, hover: Element, colour:
         ahead = (mx + x2 - x1, my + y2 - y1)
         line = path("M", x1, y1, "Q", qx, qy, x2, y2)
     turn = math.degrees(math.atan2(ahead[1] - my, ahead[0] - mx))
-    size = 1.0 if ranks <= UPRIGHT_LABELS else 0.6
+    size = 1.0 if ranks <= MAX_HORIZONTAL_LABELS else 0.6
     arrow = f"translate({number(mx)} {number(my)}) rotate({number(turn)}) scale({number(size)})"
     return [
         svg("path", hover, d=line, class_=f"ring{colour}"),
@@ -193,7 +193,7 @@ def _rank(job: Job, host: Host, ring: _Ring, index: int, count: int) -> Element:
     address = f"{clip(group, 6)} · {host.ip}" if len(job.groups) > 1 else str(host.ip)
     hover = lines([f"{host.name}: {', '.join(f'rank {r} of {g}' for g, r in roles)}",
                    f"switch port {host.port}, {host.ip}, {host.mac}"])  # fmt: skip
-    if count <= CARDS:
+    if count <= MAX_CARDS:
         return svg(
             "g",
             hover,
@@ -209,13 +209,13 @@ def _rank(job: Job, host: Host, ring: _Ring, index: int, count: int) -> Element:
             svg("text", address, x=x, y=y + 14),
             class_=style,
         )
-    radius = 12.0 if count <= UPRIGHT_LABELS else 9.0
+    radius = 12.0 if count <= MAX_HORIZONTAL_LABELS else 9.0
     return svg(
         "g",
         hover,
         svg("circle", cx=x, cy=y, r=radius),
-        svg("text", str(rank), x=x, y=y + 4, class_="name" if count <= UPRIGHT_LABELS else "name tiny"),
-        _label(f"{clip(host.name, 9)} · port {host.port}", ring, angle, radius + 7, count > UPRIGHT_LABELS),
+        svg("text", str(rank), x=x, y=y + 4, class_="name" if count <= MAX_HORIZONTAL_LABELS else "name tiny"),
+        _label(f"{clip(host.name, 9)} · port {host.port}", ring, angle, radius + 7, count > MAX_HORIZONTAL_LABELS),
         class_=style,
     )
 

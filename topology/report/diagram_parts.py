@@ -1,4 +1,4 @@
-"""What the drawings of topologies share: boxes of switches and shadow nodes, port badges, colours of groups. Pure."""
+"""Shared parts of the topology drawings: boxes of switches and shadow nodes, port badges, group colours. Pure."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from topology.report.svg import lines, svg
 CARD_WIDTH, CARD_HEIGHT = 112.0, 48.0
 SHADOW_WIDTH, SHADOW_HEIGHT, SHADOW_PITCH = 168.0, 78.0, 96.0
 GROUP_COLOURS = 6
-"""Groups beyond share colours."""
+"""Number of colours; further groups reuse them."""
 
 
 def group_class(job: Job, group: str) -> str:

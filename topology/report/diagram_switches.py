@@ -26,9 +26,9 @@ from topology.report.svg import drawing, lines, number, path, svg
 SPACE = 26.0
 """Pixels between cards, and to the edge of the drawing."""
 TRUNK_ROOM = 190.0
-"""Least distance between the middles of two switches: both their ports stand on the trunk between them."""
+"""Smallest distance between the centres of two switches, in pixels: room for two port badges on the trunk."""
 ARC = 130.0
-"""Room for ring edges above the cards."""
+"""Pixels above the cards for ring edges."""
 HOST_Y = ARC + CARD_HEIGHT / 2 + 6
 SWITCH_Y = HOST_Y + 150
 SHADOW_Y = SWITCH_Y + 150
@@ -36,14 +36,14 @@ SHADOW_Y = SWITCH_Y + 150
 
 @dataclass(frozen=True)
 class _Columns:
-    """Where everything stands."""
+    """Horizontal positions, in pixels."""
 
     switch: dict[str, float]
-    """Middle of each switch."""
+    """Centre of each switch."""
     host: dict[str, float]
-    """Middle of each host's card."""
+    """Centre of each host's card."""
     shadow: dict[str, float]
-    """Middle of each shadow node's card."""
+    """Centre of each shadow node's card."""
     width: float
     """Width of the drawing."""
 
@@ -123,7 +123,7 @@ def _link(job: Job, host: Host, at: _Columns) -> list[Element]:
 
 
 def _is_bow(one: float, other: float, switches: Iterable[float]) -> bool:
-    """Tell whether another switch stands between two."""
+    """Return whether another switch is between two."""
     low, high = min(one, other), max(one, other)
     return any(low + 10 < x < high - 10 for x in switches)
 
@@ -187,7 +187,7 @@ def _rings(job: Job, at: _Columns) -> list[Element]:
 
 
 def _edge(one: float, other: float, width: float, hover: Element, colour: str) -> list[Element]:
-    """An arc above the cards, the higher the longer; it leaves on the right of a card and arrives on the left."""
+    """Draw an arc above the cards, higher if longer, from the right of one card to the left of another."""
     x1, x2, top = one + 16, other - 16, HOST_Y - CARD_HEIGHT / 2
     height = min(ARC, 34 + (ARC - 34) * abs(x2 - x1) / width + (14 if other < one else 0))
     # A cubic curve reaches three quarters of its control points' height.

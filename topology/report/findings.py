@@ -1,4 +1,4 @@
-"""What a run's numbers mean: checks in plain words, gaps, lag, bytes. Shared by table and report. Pure."""
+"""Checks, gaps, lags and byte counts of a run, shared by the table and the report. Pure."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from topology.report.meanings import UNREPORTED, gap_meaning
 from topology.results import Iteration, RunResult
 
 VIRTUAL_TIME_FABRIC = "inproc"
-"""The fabric whose clock is the simulation's own."""
+"""The fabric that runs in virtual time."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One claim that the testbed set out to prove."""
+    """A claim that the testbed checks."""
 
     holds: bool
-    """Whether it does."""
+    """Whether the claim is true."""
     claim: str
     """The claim."""
     detail: str
@@ -40,11 +40,11 @@ class Gap:
     detail: str | None
     """What the reason refers to."""
     where: str = ""
-    """Group and shadow node, where there are several."""
+    """Group and shadow node if there are several, otherwise empty."""
 
     @property
     def steps(self) -> str:
-        """``step 7`` or ``steps 7-9``, after group and shadow node where there are several."""
+        """``step 7`` or ``steps 7-9``, preceded by group and shadow node if there are several."""
         steps = f"step {self.first}" if self.first == self.last else f"steps {self.first}-{self.last}"
         return f"{self.where}, {steps}" if self.where else steps
 
@@ -73,7 +73,7 @@ def by_track(iterations: Iterable[Iteration]) -> dict[Track, list[Iteration]]:
 
 
 def track_names(tracks: Iterable[Track]) -> dict[Track, str]:
-    """Return a name for each track: ``dp0 on sh1``, only the part that differs, or nothing for a single one."""
+    """Return a name for each track: ``dp0 on sh1``, only the part that differs, or an empty one for a single track."""
     known = list(tracks)
     groups, shadows = len({group for group, _ in known}), len({shadow for _, shadow in known})
     names = {}
@@ -85,13 +85,13 @@ def track_names(tracks: Iterable[Track]) -> dict[Track, str]:
 
 
 def track_columns(iterations: Iterable[Iteration]) -> list[str]:
-    """Return the fields of a row that tell it from others of its step: ``group`` and ``shadow``, where they differ."""
+    """Return which of the fields ``group`` and ``shadow`` differ between rows."""
     tracks = by_track(iterations)
     return [name for i, name in enumerate(("group", "shadow")) if len({track[i] for track in tracks}) > 1]
 
 
 def gaps(iterations: Iterable[Iteration]) -> tuple[Gap, ...]:
-    """Return the gaps, track by track in order; consecutive steps with equal reason and detail are one."""
+    """Return the gaps, track by track; consecutive steps with equal reason and detail form one gap."""
     tracks = by_track(iterations)
     names = track_names(tracks)
     return tuple(gap for track, rows in tracks.items() for gap in _gaps(rows, names[track]))
@@ -111,10 +111,10 @@ def _gaps(iterations: Iterable[Iteration], where: str) -> list[Gap]:
 
 
 def combined(iterations: Sequence[Iteration]) -> list[Iteration]:
-    """Return one row for each step: all groups and shadow nodes together.
+    """Return one row for each step, over all groups and shadow nodes.
 
-    Bytes are summed (what ranks sent counts once for a group), the loss is the mean over the groups, and a step is
-    complete, applied and equal where it is so on every track. It is over when the slowest track is.
+    Bytes are summed (bytes that ranks sent once for each group), the loss is the mean over the groups, and a step is
+    complete, applied and equal if it is so on every track. Times are those of the slowest track.
     """
     steps: dict[int, list[Iteration]] = {}
     for iteration in iterations:
@@ -147,24 +147,30 @@ def _combined(rows: Sequence[Iteration], names: Mapping[Track, str]) -> Iteratio
 
 
 def _last(times: Iterable[float | None]) -> float | None:
-    """Return the newest of `times`, None where one is missing."""
+    """Return the latest of `times`, None if one is missing."""
     known = list(times)
     return None if None in known else max(when for when in known if when is not None)
 
 
 def step_ranges(steps: Iterable[int]) -> str:
-    """Return steps in rising order as text: ``7, 9-12``."""
-    runs: list[tuple[int, int]] = []
-    for step in steps:
-        if runs and runs[-1][1] + 1 == step:
-            runs[-1] = (runs[-1][0], step)
+    """Return steps as text: ``7, 9-12``."""
+    ranges = merged_ranges((step, step) for step in steps)
+    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in ranges)
+
+
+def merged_ranges(ranges: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """Merge (first, last) ranges that overlap or touch; return them in order."""
+    merged: list[tuple[int, int]] = []
+    for first, last in sorted(ranges):
+        if merged and first <= merged[-1][1] + 1:
+            merged[-1] = merged[-1][0], max(last, merged[-1][1])
         else:
-            runs.append((step, step))
-    return ", ".join(str(first) if first == last else f"{first}-{last}" for first, last in runs)
+            merged.append((first, last))
+    return tuple(merged)
 
 
 def checks(result: RunResult) -> tuple[Check, ...]:
-    """Return every claim of the testbed; `RunResult.passed` is true exactly where all of them hold."""
+    """Return every claim that the testbed checks; `RunResult.passed` is true if and only if all hold."""
     run, again = result.iterations, result.restart.iterations
     wrong = _steps(i for i in run if is_wrong(i))
     wrong_again = _steps(i for i in again if is_wrong(i))
@@ -221,38 +227,38 @@ def _steps(iterations: Iterable[Iteration]) -> str:
 def replication_factor(result: RunResult) -> float | None:
     """Return how many times per complete step a shadow node placed one gradient and its frame headers.
 
-    1.0 is the aim: hop 0 of the all-gather carries each reduced byte once. None where no step is complete.
+    The aim is 1.0: hop 0 of the all-gather carries each reduced byte once. None if no step is complete.
     """
     complete = [i for i in result.iterations if i.complete]
-    wanted = sum(result.once(i.group) for i in complete)
+    wanted = sum(result.single_copy_bytes(i.group) for i in complete)
     return sum(i.replica_payload_bytes for i in complete) / wanted if wanted else None
 
 
 def lag_seconds(iteration: Iteration) -> float | None:
-    """Return how long after the slowest rank finished the step its recovery point came; None without one.
+    """Return the seconds from the slowest rank's end of the step to its recovery point; None without one.
 
-    Negative where the shadow was first: it needs hop 0 only, the ranks also need the later hops.
+    Negative if the shadow node was first: it needs hop 0 only, while the ranks also need the later hops.
     """
     return None if iteration.published_at is None else iteration.published_at - iteration.trained_at
 
 
 def lag_steps(iterations: Sequence[Iteration]) -> list[tuple[int, int]]:
-    """Return (step, steps to train again if all ranks failed the moment the slowest had finished the step).
+    """Return (step, steps to train again if all ranks failed when the slowest had just finished the step).
 
-    That is the training step less the newest recovery point published by then.
+    That is the training step minus the newest recovery point published by then.
     """
     published = sorted((i.published_at, i.step) for i in iterations if i.applied and i.published_at is not None)
     times = [when for when, _ in published]
     newest = [0, *accumulate((step for _, step in published), max)]
-    # Before the first recovery point, the state that the run began with is the one to go back to.
+    # Before the first recovery point, the run would restart from its initial state.
     before = min((i.step for i in iterations), default=1) - 1
     return [(i.step, max(0, i.step - max(before, newest[bisect_right(times, i.trained_at)]))) for i in iterations]
 
 
 def rows_to_show(iterations: Sequence[Iteration], most: int, edge: int) -> list[Iteration | int]:
-    """Return a table's rows: all, or if more than `most` the first and last `edge` and all that need a look.
+    """Return a table's rows: all, or if there are more than `most`, the first and last `edge` and all unverified ones.
 
-    An integer stands for that many verified steps left out.
+    An integer stands for that many verified rows left out.
     """
     if len(iterations) <= most:
         return list(iterations)

@@ -6,7 +6,7 @@ from checkmate_common.recovery.reasons import GapReason
 from p4src.constants import NotReplicated
 
 UNREPORTED = "unreported"
-"""Stands for the reason of a gap that came without one, which the recovery contract forbids."""
+"""Reason shown for a gap without one, which the recovery contract forbids."""
 
 GAP_MEANING: dict[GapReason, str] = {
     GapReason.LOST_BYTES: (
@@ -48,7 +48,7 @@ GAP_MEANING: dict[GapReason, str] = {
     ),
     GapReason.STORAGE_ERROR: "The recovery point was computed but could not be written.",
 }
-"""Why a step has no recovery point."""
+"""Explanation by gap reason."""
 
 COUNTER_MEANING: dict[str, str] = {
     "replicated": "copied to a shadow node",
@@ -63,11 +63,11 @@ COUNTER_MEANING: dict[str, str] = {
     NotReplicated.UNKNOWN_DESTINATION.name.lower(): "no such destination address: dropped",
     NotReplicated.NONE.name.lower(): "replicated, flooded, or not TCP: no reason applied",
 }
-"""Switch counter, in lower case -> what it counts."""
+"""Explanation by name of a switch counter, in lower case."""
 
 
 def gap_meaning(reason: str) -> str:
-    """Return a reason in plain words; one that is not in the contract's list is called just that."""
+    """Return the explanation of a reason, also of one that the contract does not list."""
     if reason == UNREPORTED:
         return "No recovery point and no reason given: a defect of the shadow, which must always say why."
     try:
@@ -77,5 +77,5 @@ def gap_meaning(reason: str) -> str:
 
 
 def counter_meaning(name: str) -> str:
-    """Return what a switch counter counts, empty where it is not one of ours."""
+    """Return what a switch counter counts; empty for an unknown counter."""
     return COUNTER_MEANING.get(name.lower(), "")

@@ -1,4 +1,4 @@
-"""A run's result as one self-contained HTML page: no script, no network, light and dark, fit to print."""
+"""A run's result as a self-contained HTML page: no scripts, no network access, light and dark, printable."""
 
 from __future__ import annotations
 
@@ -40,12 +40,12 @@ from topology.report.svg import printable, to_text
 from topology.results import Iteration, RunResult
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
-MOST_ROWS = 2000
-"""Longer runs list their first and last `EDGE` steps and every step that is not verified."""
-EDGE = 500
-LONG = 60
-"""Tables of more rows scroll within the page, and print without the rows that need no look."""
-PRINTED_EDGE = 10
+MAX_ROWS = 2000
+"""Longer runs list their first and last `EDGE_ROWS` steps and every step that is not verified."""
+EDGE_ROWS = 500
+SCROLL_ROWS = 60
+"""Tables with more rows scroll within the page, and are printed without verified rows in the middle."""
+PRINTED_EDGE_ROWS = 10
 TIMES = "\N{MULTIPLICATION SIGN}"
 
 
@@ -54,17 +54,17 @@ class Figure:
     """A key figure."""
 
     label: str
-    """What it is."""
+    """Name of the figure."""
     value: str
-    """The number."""
+    """The value with its unit."""
     text: str
-    """What to make of it."""
+    """Explanation."""
     state: str = ""
-    """``good``, ``bad`` or nothing."""
+    """``good``, ``bad`` or empty."""
 
 
 def render_report(result: RunResult) -> str:
-    """Return the page; equal results give equal pages (there is no clock in it)."""
+    """Return the page; equal results give equal pages."""
     environment = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -92,7 +92,7 @@ def _markup(image: Element) -> Markup:
 
 
 def _clean(value: Any) -> Any:
-    # Every value that a template prints passes here; markup comes from our own templates and SVG only.
+    # Applied to every value that a template prints; markup comes only from the templates and SVG.
     return printable(value) if isinstance(value, str) and not isinstance(value, Markup) else value
 
 
@@ -111,14 +111,14 @@ def _context(result: RunResult) -> dict[str, Any]:
         "rows": _rows(result.iterations),
         "restart_rows": _rows(result.restart.iterations),
         "losses": {(i.group, i.step): loss_text(i.loss) for i in result.iterations},
-        "long": len(result.iterations) > LONG,
-        "restart_long": len(result.restart.iterations) > LONG,
+        "long": len(result.iterations) > SCROLL_ROWS,
+        "restart_long": len(result.restart.iterations) > SCROLL_ROWS,
         "gaps": _by_reason(found),
         "gap_steps": sum(gap.last - gap.first + 1 for gap in found),
         "restart_gaps": gaps(result.restart.iterations),
         "wrong": [i for i in (*result.iterations, *result.restart.iterations) if is_wrong(i)],
         "counters": [(name, count, counter_meaning(name)) for name, count in result.switch_counters.items()],
-        # Line by line: the cleaning of values would join them.
+        # Line by line, because `_clean` replaces line breaks.
         "config": yaml.safe_dump(
             result.job.model_dump(mode="json"), sort_keys=False, default_flow_style=None, width=110
         ).splitlines(),
@@ -138,7 +138,7 @@ def _by_reason(found: Iterable[Gap]) -> list[tuple[str, str, int, list[Gap]]]:
 
 @dataclass(frozen=True)
 class _Row:
-    """A table row: an iteration, or a number of verified ones left out."""
+    """A table row: an iteration, or the number of verified ones left out."""
 
     iteration: Iteration | None
     left_out: int = 0
@@ -149,9 +149,9 @@ class _Row:
 
 def _rows(iterations: tuple[Iteration, ...]) -> list[_Row]:
     rows: list[_Row] = []
-    printed = range(PRINTED_EDGE, len(iterations) - PRINTED_EDGE)
-    middle = {id(iterations[i]) for i in printed if iterations[i].verified} if len(iterations) > LONG else set()
-    for row in rows_to_show(iterations, MOST_ROWS, EDGE):
+    printed = range(PRINTED_EDGE_ROWS, len(iterations) - PRINTED_EDGE_ROWS)
+    middle = {id(iterations[i]) for i in printed if iterations[i].verified} if len(iterations) > SCROLL_ROWS else set()
+    for row in rows_to_show(iterations, MAX_ROWS, EDGE_ROWS):
         if isinstance(row, int):
             rows.append(_Row(None, left_out=row))
             continue
@@ -243,7 +243,7 @@ def _replication(result: RunResult) -> Figure:
             f" {hops} hops were replicated, for {hops} times the bytes on the wire; of what was placed, "
             f"{repaired:,} repaired bytes in {steps} steps came only from a redundant one."
         )
-    odd = any(i.complete and i.replica_payload_bytes != result.once(i.group) for i in result.iterations)
+    odd = any(i.complete and i.replica_payload_bytes != result.single_copy_bytes(i.group) for i in result.iterations)
     return Figure(
         "Replica bytes per complete step",
         "none" if factor is None else f"{factor:.2f}{TIMES}",

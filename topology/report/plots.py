@@ -15,11 +15,11 @@ from topology.report.findings import (
     byte_unit,
     bytes_text,
     combined,
-    gaps,
     is_gap,
     lag_seconds,
     lag_steps,
     loss_text,
+    merged_ranges,
     milliseconds_text,
     step_ranges,
 )
@@ -27,13 +27,13 @@ from topology.report.svg import Point
 from topology.report.timeline import timeline
 from topology.results import Iteration, RunResult
 
-LARGEST = 1e300
-"""Values beyond it (and NaN) are named below a plot instead of drawn."""
+LARGEST_DRAWN = 1e300
+"""Larger values and NaN are not drawn but named below the plot."""
 
 
 @dataclass(frozen=True)
 class Plot:
-    """A plot with what is written around it."""
+    """A plot with the texts around it."""
 
     title: str
     """Heading."""
@@ -49,13 +49,13 @@ def plots(result: RunResult) -> tuple[Plot, ...]:
     """Return the plots of a run; none for one without iterations."""
     if not result.iterations:
         return ()
-    wanted = sum(result.once(group) for group, _ in by_track(result.iterations))
+    wanted = sum(result.single_copy_bytes(group) for group, _ in by_track(result.iterations))
     together = replace(result, iterations=tuple(combined(result.iterations)))
     return (_progress(together), _loss(result), _bytes(together, wanted), _lag_time(together), _lag_steps(together))
 
 
 def _drawable(points: Iterable[Point]) -> tuple[Point, ...]:
-    return tuple((step, value) for step, value in points if math.isfinite(value) and abs(value) < LARGEST)
+    return tuple((step, value) for step, value in points if math.isfinite(value) and abs(value) < LARGEST_DRAWN)
 
 
 def _plot(title: str, text: str, chart: Chart) -> Plot:
@@ -67,19 +67,15 @@ def _span(result: RunResult) -> tuple[int, int]:
 
 
 def _missing(iterations: Iterable[Iteration]) -> tuple[tuple[tuple[int, int], ...], dict[int, str]]:
-    """Ranges of steps without a recovery point, whatever the reasons, and the reason of each step."""
+    """Return the ranges of steps without a recovery point, and a note for each step."""
     missing = [i for i in iterations if is_gap(i)]
-    ranges: list[tuple[int, int]] = []
-    for gap in gaps(missing):
-        if ranges and ranges[-1][1] + 1 == gap.first:
-            ranges[-1] = (ranges[-1][0], gap.last)
-        else:
-            ranges.append((gap.first, gap.last))
-    return tuple(ranges), {i.step: f"no recovery point ({i.reason or 'no reason given'})" for i in missing}
+    return merged_ranges((i.step, i.step) for i in missing), {
+        i.step: f"no recovery point ({i.reason or 'no reason given'})" for i in missing
+    }
 
 
 def _progress(result: RunResult) -> Plot:
-    """Plot trained, replica and durable step over time, with the times at which a step was missing."""
+    """Plot trained, replica and durable step over time, and the times at which a step was missing."""
     shown = timeline(result.iterations)
     last = shown.slots - 1
     ends = [f"{name} {int(points[-1][1])}" for name, points in shown.curves.items()]
@@ -94,13 +90,13 @@ def _progress(result: RunResult) -> Plot:
             Series("replica", "c-replica", "area", shown.curves["replica"]),
             Series("durable", "c-tagged", "outline", shown.curves["durable"]),
         ),
-        show=lambda value: f"{value:,.0f}",
+        format_value=lambda value: f"{value:,.0f}",
         gaps=shown.missing,
         notes=shown.notes,
         whole=True,
-        axis=f"{shown.unit} since training began",
-        word=shown.unit,
-        scale=shown.width,
+        x_label=f"{shown.unit} since training began",
+        x_unit=shown.unit,
+        x_scale=shown.width,
     )
     text = (
         "Newest step that was trained, that is a recovery point, and that is on storage, at every moment; the later "
@@ -150,13 +146,13 @@ def _loss(result: RunResult) -> Plot:
         y_label="loss",
         steps=_span(result),
         series=tuple(series),
-        show=loss_text,
+        format_value=loss_text,
     )
     return _plot("Loss", text, chart)
 
 
 def _bytes(result: RunResult, wanted: int) -> Plot:
-    """Plot the bytes of each step; `wanted` are those that all shadow nodes together should get."""
+    """Plot the bytes of each step; `wanted` is what all shadow nodes together should get."""
     wire, tagged, replica = (
         tuple((i.step, float(getattr(i, name))) for i in result.iterations)
         for name in ("wire_bytes", "tagged_payload_bytes", "replica_payload_bytes")
@@ -176,8 +172,8 @@ def _bytes(result: RunResult, wanted: int) -> Plot:
             Series("replica payload", "c-replica", "area", replica),
             Series("tagged payload", "c-tagged", "outline", tagged),
         ),
-        show=lambda value: f"{value:,.0f} bytes",
-        unit=unit,
+        format_value=lambda value: f"{value:,.0f} bytes",
+        y_unit=unit,
         gaps=ranges,
         notes=notes,
         reference=wanted,
@@ -205,7 +201,7 @@ def _lag_time(result: RunResult) -> Plot:
         y_label="ms behind the slowest rank",
         steps=_span(result),
         series=(Series("published after trained", "c-lag", "line", points),),
-        show=lambda value: f"{value:,.3f} ms",
+        format_value=lambda value: f"{value:,.3f} ms",
         gaps=ranges,
         notes=notes,
     )
@@ -227,10 +223,10 @@ def _lag_steps(result: RunResult) -> Plot:
         y_label="steps to train again",
         steps=_span(result),
         series=(Series("steps lost by a failure now", "c-steps", "area", tuple((s, float(v)) for s, v in behind)),),
-        show=lambda value: f"{value:,.0f}",
+        format_value=lambda value: f"{value:,.0f}",
         gaps=ranges,
         notes=notes,
-        reach=4,
+        y_reach=4,
         whole=True,
     )
     text = (

@@ -1,4 +1,4 @@
-"""Small helpers to build SVG: elements that escape their texts, round axis ticks, thinner curves. Pure."""
+"""Helpers to build SVG: escaped elements, round axis ticks, thinned curves. Pure."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from xml.etree.ElementTree import Element, tostring
 
 SVG_NAMESPACE = "http://www.w3.org/2000/svg"
 
-SMALLEST = 1e-200
-"""Values below it are as good as zero to an axis."""
+NEAR_ZERO = 1e-200
+"""Values below it count as zero on an axis."""
 
 Point = tuple[int, float]
 """(training step, value)."""
@@ -88,7 +88,7 @@ def ticks(low: float, high: float, count: int = 5, whole: bool = False) -> list[
     zero to one.
     """
     largest = max(abs(low), abs(high))
-    if largest < SMALLEST:
+    if largest < NEAR_ZERO:
         low, high = 0.0, 1.0
     elif high - low <= 1e-9 * largest:
         low, high = min(low, 0.0), max(high, 0.0)

@@ -1,4 +1,4 @@
-"""A run's result on the terminal: table, gaps, restart and verdict, readable without colour."""
+"""A run's result on the terminal: table, gaps, restart and verdict; readable without colour."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from topology.report.meanings import UNREPORTED
 from topology.report.svg import printable
 from topology.results import Iteration, RunResult
 
-MOST_ROWS = 40
+MAX_ROWS = 40
 """Longer runs show their first and last steps and every step that is not verified."""
-EDGE = 10
-"""Number of first and of last steps that are always shown."""
-MOST_GAPS = 20
-"""Gaps whose details are listed below the table."""
+EDGE_ROWS = 10
+"""Number of first and of last rows that are always shown."""
+MAX_GAPS = 20
+"""Most gaps listed below the table."""
 
 _GOOD = Style(color="green")
 _BAD = Style(color="red", bold=True)
 
 
 def render_table(result: RunResult, console: Console) -> None:
-    """Print one row per iteration, the events, the gaps' details, the restart, what does not hold, and the verdict.
+    """Print a row for each iteration, the events, the gaps, the restart, the failed checks, and the verdict.
 
-    The verdict is the last line and never wrapped, so that it can be searched for.
+    The verdict is the last line and never wrapped, so that scripts can find it.
     """
     ascii_only = console.options.ascii_only
 
@@ -60,14 +60,14 @@ def _table(iterations: Sequence[Iteration], clean: Callable[[str], str]) -> Tabl
     table.add_column("loss", justify="right", no_wrap=True)
     table.add_column("bytes on\nthe wire", justify="right", no_wrap=True)
     table.add_column("replica\nbytes", justify="right", no_wrap=True)
-    # Two more columns leave less room for the reason, which must stay whole in 80 columns.
+    # Shorter headings keep the reason on one line in 80 columns.
     narrow = ("com-\nplete?", "ap-\nplied?", "equal?")
     for name in narrow if columns else ("complete?", "applied?", "shadow ==\ntrainer?"):
         table.add_column(name, no_wrap=True)
     table.add_column("reason", overflow="fold")
-    # Exact numbers where they fit 80 columns; the choice is the same for all rows, so that they compare.
+    # Exact numbers if they fit 80 columns; the same for all rows, so that they can be compared.
     exact = max((i.wire_bytes for i in iterations), default=0) < 10_000_000
-    for row in rows_to_show(iterations, MOST_ROWS, EDGE):
+    for row in rows_to_show(iterations, MAX_ROWS, EDGE_ROWS):
         if isinstance(row, int):
             table.add_row("...", *[""] * (6 + len(columns)), f"({row} verified)", style="dim")
         else:
@@ -101,19 +101,19 @@ def _answer(holds: bool) -> Text:
 
 def _repair_lines(iterations: Sequence[Iteration]) -> Iterator[str]:
     repaired = [i for i in iterations if i.repaired_bytes]
-    for i in repaired[:MOST_GAPS]:
+    for i in repaired[:MAX_GAPS]:
         where = f" ({i.group} at {i.shadow})" if track_columns(iterations) else ""
         yield f"step {i.step}{where}: {i.repaired_bytes:,} lost bytes were repaired from a redundant hop"
-    if len(repaired) > MOST_GAPS:
-        yield f"and {len(repaired) - MOST_GAPS} more steps were repaired"
+    if len(repaired) > MAX_GAPS:
+        yield f"and {len(repaired) - MAX_GAPS} more steps were repaired"
 
 
 def _gap_lines(iterations: Sequence[Iteration], where: str = "") -> Iterator[str]:
     found = gaps(iterations)
-    for gap in found[:MOST_GAPS]:
+    for gap in found[:MAX_GAPS]:
         yield f"{where}{gap.steps}: {gap.reason}" + (f": {gap.detail}" if gap.detail else "")
-    if len(found) > MOST_GAPS:
-        yield f"{where}and {len(found) - MOST_GAPS} more gaps; the report lists them all"
+    if len(found) > MAX_GAPS:
+        yield f"{where}and {len(found) - MAX_GAPS} more gaps; the report lists them all"
 
 
 def _restart_line(result: RunResult) -> str:

@@ -1,4 +1,4 @@
-"""The three step numbers of a run at every moment of it: time cut into slots of a round width. Pure."""
+"""The three step numbers of a run over time, in slots of a round width. Pure."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 
-from topology.report.findings import is_gap
+from topology.report.findings import is_gap, merged_ranges
 from topology.report.svg import Point
 from topology.results import Iteration
 
 _SLOTS = 200
-"""About so many slots are shown."""
+"""Approximate number of slots."""
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """The newest step of each kind at the end of every slot."""
+    """The newest trained, replica and durable step at the end of every slot."""
 
     unit: str
     """``ms`` or ``s``."""
@@ -31,7 +31,7 @@ class Timeline:
     missing: tuple[tuple[int, int], ...]
     """(first, last) slots in which a trained step was lost and no newer one was a recovery point yet."""
     notes: Mapping[int, str]
-    """Slot -> steps that were lost in it, and why."""
+    """Slot -> text with the steps lost in it and the reasons."""
     lost: Mapping[int, str]
     """Lost step -> reason."""
 
@@ -65,7 +65,7 @@ def timeline(iterations: Sequence[Iteration]) -> Timeline:
         for name, times in (("trained", trained), ("replica", replica), ("durable", durable))
     }
     texts = {index: "; ".join(found) for index, found in notes.items()}
-    return Timeline(unit, width, slots, curves, _merged(spans), texts, lost)
+    return Timeline(unit, width, slots, curves, merged_ranges(spans), texts, lost)
 
 
 def _newest(times: Iterable[tuple[float, int]], moments: Sequence[float], before: int) -> tuple[Point, ...]:
@@ -74,16 +74,6 @@ def _newest(times: Iterable[tuple[float, int]], moments: Sequence[float], before
     known = [when for when, _ in ordered]
     newest = [before, *accumulate((step for _, step in ordered), max)]
     return tuple((index, float(newest[bisect_right(known, when)])) for index, when in enumerate(moments))
-
-
-def _merged(spans: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
-    merged: list[tuple[int, int]] = []
-    for first, last in sorted(spans):
-        if merged and first <= merged[-1][1] + 1:
-            merged[-1] = merged[-1][0], max(last, merged[-1][1])
-        else:
-            merged.append((first, last))
-    return tuple(merged)
 
 
 def _round_up(value: float) -> float:

@@ -1,1 +1,1 @@
-"""Seeded simulation: links, ranks and switch on one virtual clock."""
+"""Seeded simulation of links, ranks and switches on one virtual clock."""

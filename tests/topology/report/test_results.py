@@ -110,7 +110,7 @@ def test_rows_of_several_groups_and_shadows_are_counted_each_and_bytes_of_ranks_
     assert (result.verified, len(result.iterations), result.steps, result.ranks) == (20, 20, (1, 2, 3, 4, 5), 4)
     assert result.passed
     once = GRADIENT + HEADERS
-    assert result.once("dp1") == once
+    assert result.single_copy_bytes("dp1") == once
     summary = result.summary()
     assert (summary["iterations"], summary["steps"], summary["ranks"]) == (20, 5, 4)
     assert summary["tagged_payload_bytes"] == 5 * 2 * once

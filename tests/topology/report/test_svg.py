@@ -87,7 +87,7 @@ def chart(points: list[tuple[int, float]], **changes: object) -> ElementTree.Ele
         "y_label": "loss",
         "steps": (points[0][0], points[-1][0]) if points else (1, 5),
         "series": (series,),
-        "show": lambda value: f"{value:.1f}",
+        "format_value": lambda value: f"{value:.1f}",
     }
     image = render_chart(Chart(**(fields | changes)))  # type: ignore[arg-type]
     return ElementTree.fromstring(to_text(image))
@@ -128,7 +128,7 @@ def test_an_axis_reaches_as_far_as_it_is_told() -> None:
         return float(dot.attrib["cy"])
 
     assert top() == 30
-    assert top(reach=4) == 30 + 200 * 3 / 4
+    assert top(y_reach=4) == 30 + 200 * 3 / 4
 
 
 def test_hover_texts_tell_values_and_notes() -> None:

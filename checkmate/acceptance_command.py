@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
 from topology.acceptance.record import RunRecord, failures, rows_of
-from topology.acceptance.scenarios import ANYTHING, SCENARIOS, Scenario
+from topology.acceptance.scenarios import MIXED_ANY, SCENARIOS, Scenario
 from topology.acceptance.table import passed, render, reproduce, to_json
 from topology.errors import TestbedError
 
@@ -104,7 +104,7 @@ def acceptance(
     soak = soak or mixed
     wanted = fabric or (AcceptanceFabric.SIMULATION if quick or soak else AcceptanceFabric.ALL)
     try:
-        rows = [ANYTHING] if soak else _scenarios(only or [])
+        rows = [MIXED_ANY] if soak else _scenarios(only or [])
         log = RunLog(out, resume=resume)
         workers = jobs or default_jobs()
         many = range(first_seed, first_seed + (seeds or (_QUICK_SEEDS if quick else _SEEDS)))

@@ -17,7 +17,7 @@ _MODULES = ("checkmate.cli", "topology.testbed", "topology.acceptance.campaign",
 
 
 @functools.cache
-def _warm() -> ForkServer:
+def _fork_server() -> ForkServer:
     """Return the session's server, which ends with the session."""
     return ForkServer(Path(tempfile.mkdtemp(prefix="checkmate-tests-")) / "start.log", _MODULES, ROOT)
 
@@ -28,7 +28,9 @@ def run_program(
     """Run ``checkmate`` with arguments, in the project's folder; `stdout` takes its output instead of the result."""
     arguments = [str(word) for word in words]
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as err:
-        process = _warm().fork("checkmate.cli", arguments, out.fileno() if stdout is None else stdout, err.fileno())
+        process = _fork_server().fork(
+            "checkmate.cli", arguments, out.fileno() if stdout is None else stdout, err.fileno()
+        )
         try:
             status = process.wait(timeout)
         except subprocess.TimeoutExpired:

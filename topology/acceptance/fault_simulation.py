@@ -124,7 +124,7 @@ class FaultSimulation:
         ]  # fmt: skip
         self._epoch += 1
         self._first_step = self._step = trainers[0].step + 1
-        self.channel.calls.fault_probability = 0.0
+        self.channel.fault_probability = 0.0
         if not self._rings:
             self._rings.append(RingSimulation(
                 self.job, self.group, self.simulation, [self.channel], f"{self.plan.scenario}/{self.plan.seed}",
@@ -136,7 +136,7 @@ class FaultSimulation:
             self.excuses.replicas_lost(self._step)  # a lost SYN may cost the replicas that follow it
         # These steps are trained again: the reasons of the previous epoch are obsolete.
         self.gaps = {step: gap for step, gap in self.gaps.items() if step < self._step}
-        self.channel.calls.fault_probability = self.plan.side_channel_fault_probability
+        self.channel.fault_probability = self.plan.side_channel_fault_probability
 
     def train(self, last: int) -> None:
         """Train up to step `last`, with the planned faults.
@@ -195,7 +195,7 @@ class FaultSimulation:
             self.simulation.run_for(_SETTLE_S)
             self._sample_status(self.ring.trainers[0].step)
             return
-        self.channel.calls.fault_probability = 0.0
+        self.channel.fault_probability = 0.0
         self._clear_disk_faults()
         self.ring.end()
         self.simulation.run_for(_SETTLE_S)
@@ -245,7 +245,7 @@ class FaultSimulation:
             Injection.DUPLICATE: sum(stats.duplicated for stats in all_links),
             Injection.CORRUPT: sum(stats.corrupted for stats in all_links),
             Injection.CONGESTION: self._slow_link.stats.overflowed,
-            Injection.SIDE_CHANNEL: self.channel.calls.lost,
+            Injection.SIDE_CHANNEL: self.channel.lost,
             Injection.SHADOW_RESTART: self.shadow.kills - files.torn,
             Injection.OPTIMIZER_CHANGE: sum(
                 change.step <= self.ring.trainers[0].step for change in self.job.workload.changes

@@ -7,15 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from checkmate_common.recovery.point import RecoveryPoint
-from checkmate_common.sidechannel.side_channel_pb2 import (
-    AttachReply,
-    AttachRequest,
-    ChangeRequest,
-    RecordReply,
-    Status,
-    StepRecord,
-)
 from jobspec.model import Job
 from nccl_emu.errors import SideChannelError
 from shadow_rx.assembly import start_node
@@ -153,56 +144,22 @@ class RestartableShadow(ReceiveOnlyNode):
         self._on_event(event)
 
 
-class RestartableShadowChannel:
-    """The side channel to a `RestartableShadow`, with lost calls; implements `SideChannel`."""
+class RestartableShadowChannel(UnreliableSideChannel):
+    """The side channel to a `RestartableShadow`, with lost calls."""
 
     def __init__(self, shadow: RestartableShadow, rng: random.Random) -> None:
         """Call whichever node is up; `rng` decides what gets lost."""
-        node = shadow.node
-        if node is None:
+        if shadow.node is None:
             raise SideChannelError("Attach", "UNAVAILABLE", "the shadow node is down")
+        super().__init__(shadow.node, rng)
         self._shadow = shadow
-        self.calls = UnreliableSideChannel(node, rng)
-        """Delivers calls, or loses them."""
 
-    def attach(self, request: AttachRequest) -> AttachReply:
-        """Announce a communicator."""
-        return self._call("Attach", lambda: self.calls.attach(request))
-
-    def upload_state(self, group: str, epoch: int, state: bytes, step: int = 0, *, final: bool = False) -> bool:
-        """Upload the state after `step`."""
-        return self._call("UploadState", lambda: self.calls.upload_state(group, epoch, state, step, final=final))
-
-    def open_flow(self, group: str, epoch: int, flow_id: int, source_port: int) -> None:
-        """Announce the source port of a connection."""
-        self._call("OpenFlow", lambda: self.calls.open_flow(group, epoch, flow_id, source_port))
-
-    def record_step(self, record: StepRecord) -> RecordReply:
-        """Send a rank's record of a finished step."""
-        return self._call("RecordStep", lambda: self.calls.record_step(record))
-
-    def change(self, request: ChangeRequest) -> None:
-        """Announce another optimizer or layout."""
-        self._call("Change", lambda: self.calls.change(request))
-
-    def status(self, group: str) -> Status:
-        """Return the shadow node's status."""
-        return self._call("GetStatus", lambda: self.calls.status(group))
-
-    def recovery_point(self, group: str, step: int = 0) -> RecoveryPoint:
-        """Return the recovery point of `step`, the newest for 0."""
-        return self._call("GetRecoveryPoint", lambda: self.calls.recovery_point(group, step))
-
-    def wait_for_step(self, group: str, step: int, timeout: float) -> Status:
-        """Return the status at once: virtual time does not pass during a call."""
-        return self.status(group)
-
-    def _call(self, name: str, call: Callable[[], T]) -> T:
+    def _call(self, name: str, action: Callable[[ShadowNode], T]) -> T:
         def on_node(node: ShadowNode) -> tuple[T]:
-            self.calls.node = node
-            return (call(),)
+            self.node = node
+            return (super(RestartableShadowChannel, self)._call(name, action),)
 
-        done = self._shadow.call(on_node)
-        if done is None:
+        reply = self._shadow.call(on_node)
+        if reply is None:
             raise SideChannelError(name, "UNAVAILABLE", "the shadow node is down")
-        return done[0]
+        return reply[0]

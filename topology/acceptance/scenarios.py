@@ -78,7 +78,7 @@ NETWORK = (
 )  # fmt: skip
 """Link impairments, which can be combined freely."""
 
-ALONE = (
+SINGLE_FAULTS = (
     Scenario("loss-before-switch", (Injection.LOSS_BEFORE,), complete=True),
     Scenario("loss-after-switch", (Injection.LOSS_AFTER,), _REPAIR),
     Scenario("reordering", (Injection.REORDER,), complete=True),
@@ -97,10 +97,10 @@ ALONE = (
 )
 """Each fault of the contract alone."""
 
-ANYTHING = Scenario("mixed-anything", tuple(Injection), pick=5)
+MIXED_ANY = Scenario("mixed-anything", tuple(Injection), pick=5)
 """Five faults that the seed draws from all of them; the row of the soak test."""
 
-MIXED = (
+MIXED_FAULTS = (
     Scenario("mixed-network", (*NETWORK, Injection.SIDE_CHANNEL)),
     Scenario(
         "mixed-restarts",
@@ -114,9 +114,9 @@ MIXED = (
         "mixed-slow-storage",
         (Injection.SHADOW_RESTART, Injection.RANK_RESTART, Injection.STORAGE_ERRORS, Injection.SLOW_STORAGE),
     ),
-    ANYTHING,
+    MIXED_ANY,
 )
 """Several faults in each run."""
 
-SCENARIOS = (*ALONE, *MIXED)
+SCENARIOS = (*SINGLE_FAULTS, *MIXED_FAULTS)
 """All fault rows, in the order of the table."""

@@ -55,19 +55,19 @@ def step_state(trainers: Sequence[DataParallelTrainer]) -> StepState:
     objects = []
     for trainer in trainers:
         shared = {name: _tensor_data(tensor) for name, tensor in trainer.state_tensors().items()}
-        tensors.update((name, form) for name, form in shared.items() if tensors.get(name) != form)
+        tensors.update((name, data) for name, data in shared.items() if tensors.get(name) != data)
         own = trainer.framework_state().objects(job.state_manifest, step)
-        told: dict[str, Any] = {"loss": trainer.loss}
+        objects_and_loss: dict[str, Any] = {"loss": trainer.loss}
         for name, sent in own.items():
             kind = sent.WhichOneof("value")
             if kind == "json":
-                told[name] = json.loads(sent.json)
+                objects_and_loss[name] = json.loads(sent.json)
             elif kind == "raw":
                 tensors[f"rank/{trainer.rank}/{name}"] = ("uint8", (len(sent.raw),), bytes(sent.raw))
             else:
                 tensor = sent.tensor
                 tensors[f"rank/{trainer.rank}/{name}"] = (tensor.dtype, tuple(tensor.shape), bytes(tensor.data))
-        objects.append(_canonical(told))
+        objects.append(_canonical(objects_and_loss))
     options = [json.loads(text) for text in trainers[0].used_options]
     used = {"name": trainers[0].optimizer_spec.name, "params": trainers[0].groups, "options": options}
     return StepState(step, tensors, tuple(objects), _canonical(used))

@@ -6,29 +6,12 @@ from collections.abc import Callable
 
 import grpc
 
-from softswitch.p4rt.device import Device
-from softswitch.p4rt.server import serve
 from topology.processes.switch_events import EventKind, SwitchEvent
 from topology.processes.switch_supervisor import SwitchSupervisor
+from topology.simulation.simulated_switch import EmbeddedSwitch
 
 _DOWN_S = 0.2
 """Virtual seconds until a killed switch runs again: about TCP's first retransmission timeout."""
-
-
-class EmbeddedSwitch:
-    """A device and its P4Runtime server."""
-
-    def __init__(
-        self, device_id: int, address: str = "127.0.0.1:0", credentials: grpc.ServerCredentials | None = None
-    ) -> None:
-        """Start the server, by default at a free port and in plain text."""
-        self.device = Device(device_id)
-        self._server = serve(self.device, address, credentials=credentials)
-        self.address = self._server.address
-
-    def kill(self) -> None:
-        """End it at once; its state is lost."""
-        self._server.close(0)
 
 
 class InprocSwitch:
@@ -75,7 +58,7 @@ class InprocSwitch:
             self._restart()
         if self._active is None:
             return []
-        copies = self._active.device.inject(port, frame, int(now * 1e6))
+        copies = self._active.forward(port, frame, now)
         if self._event is not None and self.frames >= self._last_frame:
             self._fail(self._event, now)
         return copies
@@ -84,11 +67,11 @@ class InprocSwitch:
         """End all switches."""
         for switch in (self._active, self._standby):
             if switch is not None:
-                switch.kill()
+                switch.close()
 
     def _fail(self, event: SwitchEvent, now: float) -> None:
         assert self._active is not None
-        self._active.kill()
+        self._active.close()
         self._active = None
         if event.kind is EventKind.RESTART:
             self._restart_at = now + _DOWN_S

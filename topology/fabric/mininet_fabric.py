@@ -136,8 +136,8 @@ class MininetFabric:
     def _impair_links(self) -> None:
         """Start a bridge process on each link to impair, between its host and the switch."""
         bridges, ready = [], set[str]()
-        everybody: list[Host | ShadowNode] = [*self._participants.hosts, *self._participants.shadows]
-        ends = {end.name: end for end in everybody}
+        participants: list[Host | ShadowNode] = [*self._participants.hosts, *self._participants.shadows]
+        ends = {end.name: end for end in participants}
         for name, (uplink, downlink) in self._injections.links.items():
             near, far = self._network.divide(ends[name])
             arguments = [

@@ -18,26 +18,24 @@ from p4src.constants import NotReplicated
 from packets.frame import parse_frame
 from packets.segment import TcpFlags
 from packets.template import PacketError
-from softswitch.p4rt.device import Device
-from softswitch.p4rt.server import ServerHandle, serve
 from topology.errors import TestbedError
+from topology.simulation.simulated_switch import EmbeddedSwitch
 
 PRIMARY, STANDBY = "primary", "standby"
 _DIGEST_S = 10.0
 
 
-class _Running:
+class _ControlledSwitch(EmbeddedSwitch):
     """A running switch and the controller's connection to it."""
 
     def __init__(self, device_id: int) -> None:
-        self.device = Device(device_id)
-        self._server: ServerHandle = serve(self.device)
-        self.target = Target.connect(self._server.address, device_id, election_id=1)
+        super().__init__(device_id)
+        self.target = Target.connect(self.address, device_id, election_id=1)
         self.starts: FlowStarts = self.target.flow_starts()
 
-    def end(self) -> None:
+    def close(self) -> None:
         self.target.close()
-        self._server.close(0)
+        super().close()
 
 
 @dataclass
@@ -73,7 +71,7 @@ class SwitchPair:
         """Start both switches and let the controller install the job."""
         self.core = ControllerCore([PRIMARY, STANDBY], desired_state([self.job]))
         self.active = PRIMARY
-        self._running = {name: _Running(self.job.switch.device_id) for name in self.core.switches}
+        self._running = {name: _ControlledSwitch(self.job.switch.device_id) for name in self.core.switches}
         self._rng = random.Random(f"pair/{self.seed}")
         self._failure: Failure | None = None
         self._last_frame = 0
@@ -101,7 +99,7 @@ class SwitchPair:
         if running is None:
             self.dropped += 1
             return []
-        copies = running.device.inject(port, frame, int(now * 1e6))
+        copies = running.forward(port, frame, now)
         if self._failure is not None and self.frames >= self._last_frame:
             self.lost_start = self._begins_unknown(frame, copies)
             return self._fail(self._failure, copies, now)
@@ -116,11 +114,11 @@ class SwitchPair:
     def close(self) -> None:
         """See `SimulatedSwitch`."""
         for running in self._running.values():
-            running.end()
+            running.close()
 
     def _fail(self, failure: Failure, copies: list[tuple[int, bytes]], now: float) -> list[tuple[int, bytes]]:
         self._failure = None
-        self._running.pop(PRIMARY).end()
+        self._running.pop(PRIMARY).close()
         self.core.lost(PRIMARY, "killed", now)
         if failure.downtime is None:
             self.active = STANDBY
@@ -134,7 +132,7 @@ class SwitchPair:
 
     def _restart(self, now: float) -> None:
         self._back_at = None
-        self._running[PRIMARY] = _Running(self.job.switch.device_id)
+        self._running[PRIMARY] = _ControlledSwitch(self.job.switch.device_id)
         self.core.connected(PRIMARY, now)
         self._run_controller(now)
 

@@ -31,7 +31,7 @@ from topology.acceptance.fault_simulation import FaultSimulation
 from topology.acceptance.mininet import injectable_plan
 from topology.acceptance.plan import RunLength, draw_plan
 from topology.acceptance.record import ReportedGap, Row, RunRecord, StepNumbers, failures, rows_of
-from topology.acceptance.scenarios import ALONE, ANYTHING, SCENARIOS, Injection, Scenario
+from topology.acceptance.scenarios import MIXED_ANY, SCENARIOS, SINGLE_FAULTS, Injection, Scenario
 from topology.acceptance.simulated import run_simulated
 from topology.acceptance.step_state import reference_states
 from topology.acceptance.table import passed, render, reproduce, verdict
@@ -57,9 +57,9 @@ def test_a_row_holds(name: str) -> None:
 
 
 def test_a_seed_gives_one_history() -> None:
-    first, second = (run(ANYTHING, 7) for _ in range(2))
+    first, second = (run(MIXED_ANY, 7) for _ in range(2))
     assert replace(first, seconds=0) == replace(second, seconds=0)
-    assert draw_plan(ANYTHING, 7, SHORT) == draw_plan(ANYTHING, 7, SHORT) != draw_plan(ANYTHING, 8, SHORT)
+    assert draw_plan(MIXED_ANY, 7, SHORT) == draw_plan(MIXED_ANY, 7, SHORT) != draw_plan(MIXED_ANY, 8, SHORT)
 
 
 def test_a_shadow_that_is_away_when_training_ends_is_waited_for(tmp_path: Path) -> None:
@@ -316,7 +316,7 @@ def test_rows_that_show_nothing_do_not_pass() -> None:
 
 
 def test_every_fault_of_the_contract_has_a_row_of_its_own() -> None:
-    assert {s.injections for s in ALONE} == {(i,) for i in Injection if i is not Injection.SIDE_CHANNEL}
+    assert {s.injections for s in SINGLE_FAULTS} == {(i,) for i in Injection if i is not Injection.SIDE_CHANNEL}
     assert len({scenario.name for scenario in SCENARIOS}) == len(SCENARIOS)
 
 
@@ -338,7 +338,7 @@ def test_command(tmp_path: Path) -> None:
 
 
 def test_a_campaign_in_processes_goes_on_where_it_was_interrupted(tmp_path: Path) -> None:
-    tasks = [campaign.Task(ANYTHING, seed, SHORT) for seed in range(3)]
+    tasks = [campaign.Task(MIXED_ANY, seed, SHORT) for seed in range(3)]
     log = campaign.RunLog(tmp_path, resume=True)
     for record in campaign.run_tasks(tasks[:1], 1):
         log.add(record)
@@ -350,7 +350,7 @@ def test_a_campaign_in_processes_goes_on_where_it_was_interrupted(tmp_path: Path
     for record in campaign.run_tasks(left, 2):
         log.add(record)
     assert sorted(record.seed for record in campaign.read_runs(log.path)) == [0, 1, 2]
-    assert rows_of([ANYTHING], log.known)[0].passed, verdict(rows_of([ANYTHING], log.known), "")
+    assert rows_of([MIXED_ANY], log.known)[0].passed, verdict(rows_of([MIXED_ANY], log.known), "")
     found = soak.soak_of(log.known, 2)
     assert (found.seeds, found.clean, found.failed_seeds) == (3, 3, [])
     document = tmp_path / "doc.md"

@@ -1,4 +1,4 @@
-"""Programs that are forked from a warm process are processes like any other."""
+"""Programs started by the fork server are ordinary processes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ FAIL = "raise ValueError('a wrong value')\n"
 
 
 @pytest.fixture
-def warm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkServer]:
+def fork_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkServer]:
     for name, text in (("say", SAY), ("live", LIVE), ("fail", FAIL)):
         (tmp_path / f"program_{name}.py").write_text(text)
     (tmp_path / "package").mkdir()
@@ -47,8 +47,8 @@ def warm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ForkServer
         yield server
 
 
-def run(warm: ForkServer, tmp_path: Path, module: str, *arguments: str, within: int | None = None) -> Child:
-    return warm.start(module, f"program_{module}", arguments, tmp_path / f"{module}.log", within=within)
+def run(fork_server: ForkServer, tmp_path: Path, module: str, *arguments: str, within: int | None = None) -> Child:
+    return fork_server.start(module, f"program_{module}", arguments, tmp_path / f"{module}.log", within=within)
 
 
 def said(child: Child) -> list[dict[str, Any]]:
@@ -69,8 +69,8 @@ def ready(child: Child) -> Child:
     return child
 
 
-def test_a_program_runs_as_by_python_m(warm: ForkServer, tmp_path: Path) -> None:
-    children = [run(warm, tmp_path, "say", str(number), "two words") for number in (0, 3)]
+def test_a_program_runs_as_by_python_m(fork_server: ForkServer, tmp_path: Path) -> None:
+    children = [run(fork_server, tmp_path, "say", str(number), "two words") for number in (0, 3)]
     told = [said(child) for child in children]
     assert [child.wait(10) for child in children] == [0, 3]
     assert not any(child.running for child in children)
@@ -87,25 +87,25 @@ def test_a_program_runs_as_by_python_m(warm: ForkServer, tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("module", ["package", "package.tool"])
-def test_a_program_that_was_imported_is_run_anew(warm: ForkServer, tmp_path: Path, module: str) -> None:
+def test_a_program_that_was_imported_is_run_anew(fork_server: ForkServer, tmp_path: Path, module: str) -> None:
     log = tmp_path / "package.log"
-    child = warm.start("package", module, [], log)
+    child = fork_server.start("package", module, [], log)
     assert said(child) == []
     assert child.wait(10) == 0
     assert log.read_text() == "run\n"
 
 
-def test_a_program_that_fails_leaves_its_traceback_in_the_log(warm: ForkServer, tmp_path: Path) -> None:
-    child = run(warm, tmp_path, "fail")
+def test_a_program_that_fails_leaves_its_traceback_in_the_log(fork_server: ForkServer, tmp_path: Path) -> None:
+    child = run(fork_server, tmp_path, "fail")
     assert child.wait(10) == 1
     assert "ValueError: a wrong value" in str(child.failure("failed"))
-    absent = run(warm, tmp_path, "absent")
+    absent = run(fork_server, tmp_path, "absent")
     assert absent.wait(10) == 1
     assert "No module named program_absent" in str(absent.failure("failed"))
 
 
-def test_programs_are_ended_one_by_one(warm: ForkServer, tmp_path: Path) -> None:
-    stopped, killed, left = (ready(run(warm, tmp_path, "live")) for _ in range(3))
+def test_programs_are_ended_one_by_one(fork_server: ForkServer, tmp_path: Path) -> None:
+    stopped, killed, left = (ready(run(fork_server, tmp_path, "live")) for _ in range(3))
     with pytest.raises(TestbedError, match="did not end within"):
         stopped.wait(0.01)
     stopped.stop()
@@ -117,23 +117,23 @@ def test_programs_are_ended_one_by_one(warm: ForkServer, tmp_path: Path) -> None
     killed.kill()
 
 
-def test_nothing_outlives_the_server(warm: ForkServer, tmp_path: Path) -> None:
-    child = ready(run(warm, tmp_path, "live"))
-    warm.close()
+def test_nothing_outlives_the_server(fork_server: ForkServer, tmp_path: Path) -> None:
+    child = ready(run(fork_server, tmp_path, "live"))
+    fork_server.close()
     wait_for(lambda: not alive({child.pid}), 10)
     with pytest.raises(TestbedError, match="does not answer"):
-        run(warm, tmp_path, "say", "0")
+        run(fork_server, tmp_path, "say", "0")
 
 
 def test_a_server_that_cannot_import_says_why(tmp_path: Path) -> None:
-    with ForkServer(tmp_path / "start.log", ["absent_module"]) as warm, pytest.raises(TestbedError) as caught:
-        warm.start("x", "json.tool", [], tmp_path / "x.log")
+    with ForkServer(tmp_path / "start.log", ["absent_module"]) as fork_server, pytest.raises(TestbedError) as caught:
+        fork_server.start("x", "json.tool", [], tmp_path / "x.log")
     assert "No module named 'absent_module'" in str(caught.value)
 
 
 @pytest.mark.netns
 @pytest.mark.skipif(why_not() is not None, reason=f"no namespaces: {why_not()}")
-def test_a_program_enters_the_namespaces_of_a_process(warm: ForkServer, tmp_path: Path) -> None:
+def test_a_program_enters_the_namespaces_of_a_process(fork_server: ForkServer, tmp_path: Path) -> None:
     script = 'mount -t tmpfs none /mnt && echo here > /mnt/mark && echo "$$" && exec sleep 600'
     with subprocess.Popen(["unshare", "--net", "--mount", "sh", "-c", script], stdout=subprocess.PIPE, text=True) as p:
         try:
@@ -142,12 +142,12 @@ def test_a_program_enters_the_namespaces_of_a_process(warm: ForkServer, tmp_path
             (tmp_path / "program_look.py").write_text(
                 "print(__import__('json').dumps({'is': open('/mnt/mark').read()}))"
             )
-            assert said(run(warm, tmp_path, "look", within=inside)) == [{"is": "here\n"}]
-            [told] = said(run(warm, tmp_path, "say", "0", within=inside))
+            assert said(run(fork_server, tmp_path, "look", within=inside)) == [{"is": "here\n"}]
+            [told] = said(run(fork_server, tmp_path, "say", "0", within=inside))
             assert told["net"] == namespace(inside) != namespace("self")
             assert told["folder"] == str(Path.cwd())
         finally:
             p.kill()
-    gone = run(warm, tmp_path, "say", "0", within=inside)
+    gone = run(fork_server, tmp_path, "say", "0", within=inside)
     assert gone.wait(10) == 1
     assert "No such file or directory" in str(gone.failure("failed"))

@@ -97,7 +97,7 @@ def acceptance(
     from topology.acceptance.campaign import RunLog, Task, default_jobs, run_tasks
     from topology.acceptance.mininet import MininetTask, run_mininet
     from topology.acceptance.plan import RunLength
-    from topology.acceptance.simulated import FABRIC as SIMULATION
+    from topology.acceptance.simulated_run.run import FABRIC as SIMULATION
     from topology.acceptance.soak import SOAK_FILE, soak_of
     from topology.fabric.mininet_net import unavailable_reason
 

@@ -15,7 +15,7 @@ from checkmate_common.files.private_files import make_private_folder, write_priv
 from topology.acceptance.plan import RunLength
 from topology.acceptance.record import RunRecord
 from topology.acceptance.scenarios import Scenario
-from topology.acceptance.simulated import run_simulated
+from topology.acceptance.simulated_run.run import run_simulated
 from topology.errors import TestbedError
 
 RUNS_FILE = "runs.jsonl"

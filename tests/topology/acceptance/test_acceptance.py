@@ -27,12 +27,12 @@ from shadow_rx.store.writer import RecoveryStore
 from tests.program import run_program
 from topology.acceptance import campaign, soak
 from topology.acceptance.excuses import Excuse, ExcuseTracker, excused
-from topology.acceptance.fault_simulation import FaultSimulation
 from topology.acceptance.mininet import injectable_plan
 from topology.acceptance.plan import RunLength, draw_plan
 from topology.acceptance.record import ReportedGap, Row, RunRecord, StepNumbers, failures, rows_of
 from topology.acceptance.scenarios import MIXED_ANY, SCENARIOS, SINGLE_FAULTS, Injection, Scenario
-from topology.acceptance.simulated import run_simulated
+from topology.acceptance.simulated_run.fault_simulation import FaultSimulation
+from topology.acceptance.simulated_run.run import run_simulated
 from topology.acceptance.step_state import reference_states
 from topology.acceptance.table import passed, render, reproduce, verdict
 
@@ -187,7 +187,7 @@ def test_changed_training_fails_the_row(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_a_restart_that_goes_on_differently_fails_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    from topology.acceptance import fault_simulation
+    from topology.acceptance.simulated_run import fault_simulation
 
     real = fault_simulation.restore_trainer
 
@@ -205,7 +205,7 @@ def test_a_restart_that_goes_on_differently_fails_the_row(monkeypatch: pytest.Mo
 
 def test_a_step_without_a_reason_fails_the_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ShadowNode, "explain", lambda self, group, step: None)
-    monkeypatch.setattr("topology.acceptance.fault_simulation.FaultSimulation._observe", lambda self, event: None)
+    monkeypatch.setattr("topology.acceptance.simulated_run.observer.RunObserver.on_event", lambda self, event: None)
     record = run(named("full-disk"))
     assert record.unexplained, record
     assert "neither on storage nor explained" in failures(record)[-1]

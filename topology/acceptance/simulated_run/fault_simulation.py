@@ -1,4 +1,4 @@
-"""A simulated training run with injected faults that checks every state, recovery point, step number and reason."""
+"""A simulated training run with injected faults."""
 
 from __future__ import annotations
 
@@ -8,25 +8,23 @@ from pathlib import Path
 
 from checkmate_common.recovery.point import RecoveryPoint, RecoveryPointError
 from checkmate_common.recovery.reasons import GapReason
-from nccl_emu.errors import SideChannelError
 from nccl_emu.shadow_client.restore import restore_trainer
 from nccl_emu.shadow_client.shadow_session import ShadowSession
 from nccl_emu.training.digits import Digits
 from nccl_emu.training.trainer import DataParallelTrainer
 from shadow_rx.node import ShadowNode
 from shadow_rx.options import ShadowOptions
-from shadow_rx.publish.snapshot import to_recovery_point
 from shadow_rx.publish.store_queue import STORE_COPIES
-from shadow_rx.status.events import Event, StepLost, StepNotStored, StepReplicated, StepResynced, StepStored
 from shadow_rx.status.group_status import Gap
 from shadow_rx.store.api import open_store
 from topology.acceptance.excuses import AFTER_LATE, AFTER_RESTART, Excuse, ExcuseTracker
 from topology.acceptance.plan import COMPUTE_S, Crash, RunPlan
-from topology.acceptance.record import RunRecord, StepNumbers
-from topology.acceptance.restartable_shadow import RestartableShadow, RestartableShadowChannel
+from topology.acceptance.record import RunRecord
 from topology.acceptance.scenarios import Injection
-from topology.acceptance.step_state import StepState, point_difference, step_state
-from topology.acceptance.timed_drivers import TimedSender
+from topology.acceptance.simulated_run.observer import RunObserver
+from topology.acceptance.simulated_run.restartable_shadow import RestartableShadow, RestartableShadowChannel
+from topology.acceptance.simulated_run.timed_drivers import TimedSender
+from topology.acceptance.step_state import StepState
 from topology.fabric.participants import switch_port
 from topology.simulation.event_loop import Simulation
 from topology.simulation.links import Impairments, Link
@@ -56,17 +54,13 @@ class FaultSimulation:
         """
         self.plan, self.record = plan, record
         self.job, self.group = plan.job, plan.job.groups[0]
-        self.stored: set[tuple[int, int]] = set()
-        """(epoch, step) of every recovery point reported as durable."""
-        self.gaps: dict[int, Gap] = {}
-        """First reason reported for each step, in its epoch."""
+        self.observer = RunObserver(self.job, expected, record)
+        """Checks what the shadow node and the ranks produce."""
         self.excuses = ExcuseTracker(plan.injections)
         """Steps that the faults may have cost."""
         self._first_step = self._step = 1
         self._expected, self._root = expected, root
         self._rng = random.Random(f"world/{plan.scenario}/{plan.seed}")
-        self._repaired: set[int] = set()
-        self._resynced: set[int] = set()
         self._switch_pair = SwitchPair(self.job, plan.seed) if plan.switch_crash is not None else None
         self._switch: SimulatedSwitch = self._switch_pair or InstalledSwitch(self.job)
         try:
@@ -81,7 +75,7 @@ class FaultSimulation:
         slow = plan.slow_storage
         rng = random.Random(f"storage/{plan.scenario}/{plan.seed}")
         self.shadow = RestartableShadow(
-            self.job, self._root, self.simulation, self._observe, self._on_shadow_up, rng,
+            self.job, self._root, self.simulation, self.observer.on_event, self._on_shadow_up, rng,
             self._low_memory() if slow is not None and slow.low_memory else ShadowOptions(),
             slow.depth if slow is not None else _DEPTH,
         )  # fmt: skip
@@ -99,7 +93,6 @@ class FaultSimulation:
         self.simulation.attach(self._shadow_port, self.shadow, uplink, self._replica_link)
         self._senders_rng = random.Random(f"senders/{plan.scenario}/{plan.seed}")
         self._digits = Digits.load()
-        self._epoch = 0
         self._rings: list[RingSimulation] = []
         self._pending = {(kind, crash) for kind, crashes in (
             (Injection.SHADOW_RESTART, plan.shadow_restarts), (Injection.RANK_RESTART, plan.rank_restarts),
@@ -122,7 +115,7 @@ class FaultSimulation:
             if point is None else restore_trainer(point, self.job, self.group, rank, self._digits)
             for rank in range(len(self.group.ring))
         ]  # fmt: skip
-        self._epoch += 1
+        self.observer.epoch += 1
         self._first_step = self._step = trainers[0].step + 1
         self.channel.fault_probability = 0.0
         if not self._rings:
@@ -131,11 +124,10 @@ class FaultSimulation:
                 self.plan.links, on_lost=self._on_refused, make_sender=self._sender,
             ))  # fmt: skip
         damaged = self._damaged_replicas
-        self.ring.begin(trainers, self._epoch)
+        self.ring.begin(trainers, self.observer.epoch)
         if self._damaged_replicas > damaged:
             self.excuses.replicas_lost(self._step)  # a lost SYN may cost the replicas that follow it
-        # These steps are trained again: the reasons of the previous epoch are obsolete.
-        self.gaps = {step: gap for step, gap in self.gaps.items() if step < self._step}
+        self.observer.forget_gaps(self._step)  # these steps are trained again
         self.channel.fault_probability = self.plan.side_channel_fault_probability
 
     def train(self, last: int) -> None:
@@ -158,7 +150,8 @@ class FaultSimulation:
             if self._damaged_replicas - damaged > 1 or self._switch_failed > failed:
                 self.excuses.replicas_lost(step)
             self._frames_before = self._frames - frames
-            self._check_training(step)
+            self.observer.check_training(self.ring.trainers)
+            self.observer.sample_status(self.channel, step)
 
     def _train_step(self, step: int) -> bool:
         """Train a step, with the planned crashes; return whether it was completed."""
@@ -193,13 +186,13 @@ class FaultSimulation:
         if not orderly:
             self.ring.crash(silent=self._rng.random() < 0.5)
             self.simulation.run_for(_SETTLE_S)
-            self._sample_status(self.ring.trainers[0].step)
+            self.observer.sample_status(self.channel, self.ring.trainers[0].step)
             return
         self.channel.fault_probability = 0.0
         self._clear_disk_faults()
         self.ring.end()
         self.simulation.run_for(_SETTLE_S)
-        self._sample_status(self.ring.trainers[0].step)
+        self.observer.sample_status(self.channel, self.ring.trainers[0].step)
 
     def newest_durable(self) -> RecoveryPoint | None:
         """Return the newest recovery point in the store; None if there is none yet."""
@@ -214,8 +207,8 @@ class FaultSimulation:
         A point that still waits is not explained when storage is idle, unless it waits for later ones to share a flush
         with, as the job asks for.
         """
-        if step in self.gaps:
-            return self.gaps[step]
+        if step in self.observer.gaps:
+            return self.observer.gaps[step]
 
         def explain_now(node: ShadowNode) -> Gap | None:
             history = node.core.group(self.group.name).ledger.history
@@ -260,7 +253,7 @@ class FaultSimulation:
             Injection.TORN_WRITE: files.torn,
         }
         self.record.injected = {injection.value: counts[injection] for injection in Injection if counts[injection]}
-        self.record.repaired, self.record.resynced = len(self._repaired), len(self._resynced)
+        self.record.repaired, self.record.resynced = len(self.observer.repaired), len(self.observer.resynced)
 
     def close(self) -> None:
         """Stop everything."""
@@ -287,7 +280,7 @@ class FaultSimulation:
     def _oldest_unresolved(self) -> int:
         """Oldest step of the epoch that is neither on storage nor explained; the current step if there is none."""
         steps = range(self._first_step, self._step)
-        return next((s for s in steps if (self._epoch, s) not in self.stored and s not in self.gaps), self._step)
+        return next((s for s in steps if not self.observer.is_resolved(s)), self._step)
 
     def _sender(self, session: ShadowSession) -> TimedSender:
         return TimedSender(session, self.simulation.call_later, self._senders_rng)
@@ -380,51 +373,8 @@ class FaultSimulation:
         self.simulation.run_for(_SETTLE_S)
         self.begin(self.newest_durable())
 
-    # ---- observation ----
-
     def _on_refused(self, step: int, reason: str) -> None:
         """Ignore that the shadow node refused a record, as after a lost announcement: it reports the reason itself."""
-
-    def _observe(self, event: Event) -> None:
-        if isinstance(event, StepReplicated):
-            self._compare(to_recovery_point(event.snapshot), event.report.epoch, event.report.step, "in memory")
-            if event.report.repaired_bytes:
-                self._repaired.add(event.report.step)
-        elif isinstance(event, StepStored):
-            newer = [step for epoch, step in self.stored if epoch == event.epoch and step > event.step]
-            if newer:
-                self.record.wrong.append(f"epoch {event.epoch}: step {event.step} was stored after step {max(newer)}")
-            self.stored.add((event.epoch, event.step))
-        elif isinstance(event, StepResynced):
-            self._resynced.add(event.step)
-        elif isinstance(event, StepLost | StepNotStored):
-            self.gaps.setdefault(event.gap.step, event.gap)
-
-    def _compare(self, point: RecoveryPoint, epoch: int, step: int, where: str) -> None:
-        self.record.verified += 1
-        expected = self._expected.get(step)
-        found = point_difference(expected, point, self.job, epoch) if expected is not None else "it was never trained"
-        if found is not None:
-            self.record.wrong.append(f"epoch {epoch}, step {step}, {where}: {found}")
-
-    def _check_training(self, step: int) -> None:
-        found = self._expected[step].difference(step_state(self.ring.trainers))
-        if self.record.training is None and found is not None:
-            self.record.training = f"epoch {self._epoch}, {found}"
-        self._sample_status(step)
-
-    def _sample_status(self, step: int) -> None:
-        """Record the three step numbers, and compare the newest recovery point as read over the side channel."""
-        try:
-            status = self.channel.status(self.group.name)
-            numbers = StepNumbers(step, status.trained_step, status.replica_step, status.durable_step)
-            self.record.numbers.append(numbers)
-            if status.replica_step and status.epoch == self._epoch:
-                point = self.channel.recovery_point(self.group.name, status.replica_step)
-                self._compare(point, point.manifest.epoch, status.replica_step, "of the side channel")
-        except SideChannelError as error:
-            if error.code != "UNAVAILABLE":  # the node is down
-                raise
 
 
 def _nbytes(state: StepState, prefix: str) -> int:

@@ -9,10 +9,10 @@ from pathlib import Path
 import torch
 
 from nccl_emu.errors import EmulatorError
-from topology.acceptance.fault_simulation import FaultSimulation
 from topology.acceptance.plan import RunLength, RunPlan, draw_plan
 from topology.acceptance.record import ReportedGap, RunRecord
 from topology.acceptance.scenarios import Scenario
+from topology.acceptance.simulated_run.fault_simulation import FaultSimulation
 from topology.acceptance.step_state import reference_states
 from topology.acceptance.store_check import check_store
 from topology.errors import TestbedError
@@ -44,7 +44,7 @@ def _run(plan: RunPlan, root: Path, record: RunRecord) -> None:
         run.train(plan.length.steps)
         run.end(orderly=plan.orderly)
         record.at_end = record.numbers[-1] if record.numbers else None
-        durable = check_store(root, plan.job, expected, run.stored, record)
+        durable = check_store(root, plan.job, expected, run.observer.stored, record)
         for step in range(1, plan.length.steps + 1):
             gap = run.explain(step) if step not in durable else None
             if gap is not None and gap.detail:
@@ -54,7 +54,7 @@ def _run(plan: RunPlan, root: Path, record: RunRecord) -> None:
                 record.unexplained.append(step)
         run.count()
         _restart(run, record)
-        check_store(root, plan.job, expected, run.stored, record)
+        check_store(root, plan.job, expected, run.observer.stored, record)
     finally:
         run.close()
 

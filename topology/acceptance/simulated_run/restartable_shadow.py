@@ -16,8 +16,8 @@ from shadow_rx.options import ShadowOptions
 from shadow_rx.status.events import Event, StepLost
 from shadow_rx.status.group_status import Gap
 from shadow_rx.store.writer import RecoveryStore
-from topology.acceptance.faulty_files import FaultyFiles, ProcessKilled
-from topology.acceptance.timed_drivers import TimedPublisher
+from topology.acceptance.simulated_run.faulty_files import FaultyFiles, ProcessKilled
+from topology.acceptance.simulated_run.timed_drivers import TimedPublisher
 from topology.fabric.unreliable_side_channel import UnreliableSideChannel
 from topology.simulation.event_loop import ReceiveOnlyNode, Simulation
 

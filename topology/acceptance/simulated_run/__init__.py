@@ -1,0 +1,1 @@
+"""One acceptance run in the seeded simulation."""

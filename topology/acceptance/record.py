@@ -149,7 +149,7 @@ class Row:
 
     @property
     def skipped(self) -> str | None:
-        """Why there were no runs, None where there were."""
+        """Why there were no runs, None if there were."""
         reasons = [run.skipped for run in self.runs if run.skipped is not None]
         return reasons[0] if reasons else None
 
@@ -167,7 +167,7 @@ class Row:
 
     @property
     def left_out(self) -> dict[str, str]:
-        """Faults that no run has, with the reason; empty where the seed draws the faults."""
+        """Faults that no run has, with the reason; empty if the seed draws the faults."""
         if self.scenario.pick:
             return {}
         return {name: why for run in self.runs for name, why in run.left_out.items() if not self.injected[name]}

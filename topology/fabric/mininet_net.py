@@ -40,7 +40,7 @@ def unavailable_reason() -> str | None:
 
 
 def is_missing(lacking: str) -> bool:
-    """Tell whether what `unavailable_reason` has returned would be mended by `install_mininet`."""
+    """Return whether `install_mininet` would fix what `unavailable_reason` returned."""
     return lacking.endswith(_NOT_FOUND)
 
 

@@ -69,7 +69,7 @@ def timeline(iterations: Sequence[Iteration]) -> Timeline:
 
 
 def _newest(times: Iterable[tuple[float, int]], moments: Sequence[float], before: int) -> tuple[Point, ...]:
-    """Return the newest step by each of `moments`, `before` where there is none yet."""
+    """Return the newest step by each of `moments`, `before` if there is none yet."""
     ordered = sorted(times)
     known = [when for when, _ in ordered]
     newest = [before, *accumulate((step for _, step in ordered), max)]

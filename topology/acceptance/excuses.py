@@ -8,7 +8,8 @@ step (`timed_drivers`); where calls take longer, the steps during which records 
   ``s + 1`` is complete; the reply to its record requests a state, which the trainer uploads after ``s + 2``. So ``s``
   and ``s + 1`` are lost. If the next step has a hole too, the distance to the next request doubles (`StateRequests`):
   the k-th such step costs steps up to ``s - 2 + 2 ** (k - 2)``. While calls are lost, so may be the request or the
-  upload: then the hole lasts as long as records are late.
+  upload: then the hole lasts as long as records are late. Where originals are lost too, ``s + 1`` may become complete,
+  by a retransmission, after its record was answered: then the request is a step later.
 * *Shadow node down* from step ``a`` to ``b``: what was not on storage when it was killed is lost. When it is up again
   in ``b``, rank 0 announces the communicator in at most two attempts, which take at most a step. Then the ranks
   announce their flows, with their records of ``b + 1``. The reply to the record of ``b + 2`` requests a state, which is
@@ -81,16 +82,19 @@ def excused(excuses: Iterable[Excuse]) -> set[int]:
     return {step for excuse in excuses for step in range(excuse.first, excuse.last + 1)}
 
 
-def untimed_excuses(injections: Iterable[Injection], steps: int, *, orderly: bool) -> list[Excuse]:
+def untimed_excuses(injections: Iterable[Injection], steps: int, every: int, *, orderly: bool) -> list[Excuse]:
     """Return the excuses of a run of real processes, for all its steps: when each fault happens is not known there.
 
-    Ranks that are killed at the end (not `orderly`) may not have sent their last records.
+    Points wait until `every` of them can share a flush (`store.every`): the newest ones still do at the end. Ranks that
+    are killed at the end (not `orderly`) may not have sent their last records.
     """
     found = [
         Excuse(injection.value, 1, steps, _values(REASONS[injection]))
         for injection in injections
         if injection in REASONS
     ]
+    if every > 1:
+        found.append(Excuse("store.every", steps - every + 2, steps, (GapReason.OVERLOAD.value,)))
     if not orderly:
         cut = frozenset({GapReason.SIDE_CHANNEL_MISSING, GapReason.FLOW_RESET, GapReason.RESYNC_PENDING})
         found.append(Excuse("the end", 1, steps, _values(cut)))
@@ -114,6 +118,7 @@ class ExcuseTracker:
         self._damaged_steps.add(step)
         number = len(self._damaged_steps)
         last = max(step + 1, step - 2 + (1 << number - 2 if number > 1 else 0))
+        last += Injection.LOSS_BEFORE in self._injections
         for injection in self._injections:
             if injection in _DAMAGES_REPLICAS:
                 self._add(injection, step, last)

@@ -87,7 +87,7 @@ def run_mininet(task: MininetTask) -> RunRecord:
     plan = injectable_plan(draw_plan(task.scenario, task.seed, LENGTH), task.scenario)
     record.left_out = dict(plan.unused)
     orderly = plan.orderly and Injection.RANK_RESTART not in plan.injections
-    record.excuses = untimed_excuses(plan.injections, LENGTH.steps, orderly=orderly)
+    record.excuses = untimed_excuses(plan.injections, LENGTH.steps, plan.job.store.every, orderly=orderly)
     if not plan.injections:
         record.skipped = "; ".join(plan.unused.values())
         return record
@@ -240,8 +240,11 @@ class _Run:
     def _on_step(self, step: int, loss: float) -> None:
         """Record the shadow node's status during training; fill and free the disk."""
         if self.plan.full_disk is not None and self.epoch == 1:
+            # A node that is down meanwhile writes nothing: the disk stays full until a write has failed.
             first, last, _ = self.plan.full_disk
-            self.disk.fill() if first <= step <= max(last, first + 2) else self.disk.free()
+            last = max(last, first + 2)
+            longer = last < step <= self.plan.length.steps - 2 and not self._storage_errors()
+            self.disk.fill() if first <= step <= last or longer else self.disk.free()
         with suppress(SideChannelError):  # the node is down or busy
             status = self.probe.status(self.group.name)
             newest = max(step, status.trained_step)  # ranks may be a step ahead of this callback
@@ -251,6 +254,12 @@ class _Run:
             if status.replica_step:
                 point = self.probe.recovery_point(self.group.name, status.replica_step)
                 self._compare(point.manifest.epoch, status.replica_step, point)
+
+    def _storage_errors(self) -> int:
+        """Return how many steps were not stored because a write failed."""
+        return sum(
+            event["event"] == "not_stored" and event["reason"] == "storage_error" for event in self._shadow_events()
+        )
 
     def _compare(self, epoch: int, step: int, point: Any) -> None:
         if (epoch, step) in self.compared:
@@ -303,7 +312,6 @@ class _Run:
                 replica = down
         all_links, events = [*hosts, replica], self._shadow_events()
         event_log = " ".join(self.fabric.event_log)
-        storage = [event for event in events if event["event"] == "not_stored" and event["reason"] == "storage_error"]
         counts = {
             Injection.LOSS_BEFORE: sum(stats.lost for stats in hosts),
             Injection.LOSS_AFTER: replica.lost,
@@ -316,7 +324,7 @@ class _Run:
             Injection.SWITCH_FAILOVER: event_log.count(EventKind.FAILOVER),
             Injection.OPTIMIZER_CHANGE: len(self.job.workload.changes),
             Injection.RANK_RESTART: self.rank_kills,
-            Injection.FULL_DISK: len(storage),
+            Injection.FULL_DISK: self._storage_errors(),
             Injection.TORN_WRITE: event_log.count("died by step"),
         }
         self.record.injected = {injection.value: count for injection, count in counts.items() if count}

@@ -304,10 +304,15 @@ class StepSlot:
         objects = {number for number, frame in self.objects.items() if frame.in_dispute(self.identities)}
         return sorted(found | objects)
 
+    @property
+    def buckets(self) -> list[memoryview]:
+        """The reduced gradient where it was collected: elements by bucket, little-endian as on the wire."""
+        starts = zip(self.plan.bucket_offsets, self.plan.layout.buckets, strict=True)
+        return [self.memory[start : start + bucket.nbytes] for start, bucket in starts]
+
     def gradient(self) -> bytes:
         """Return a copy of the reduced gradient: buckets in layout order, without the padding between them."""
-        starts = zip(self.plan.bucket_offsets, self.plan.layout.buckets, strict=True)
-        return b"".join(self.memory[start : start + bucket.nbytes] for start, bucket in starts)
+        return b"".join(self.buckets)
 
     @property
     def repaired_bytes(self) -> int:

@@ -52,7 +52,7 @@ class StepGradient:
     @property
     def buckets(self) -> list[memoryview]:
         """Elements by bucket, little-endian as on the wire; to be used if `complete`."""
-        return gradient_buckets(self.slot)
+        return self.slot.buckets
 
     def sha256(self) -> str:
         """Return the digest of the buckets in order."""
@@ -65,19 +65,10 @@ class StepGradient:
             yield frame, frame.verified and number not in self.disputed
 
 
-def gradient_buckets(slot: StepSlot) -> list[memoryview]:
-    """Return the elements by bucket, where they were collected."""
-    plan = slot.plan
-    return [
-        slot.memory[start : start + bucket.nbytes]
-        for start, bucket in zip(plan.bucket_offsets, plan.layout.buckets, strict=True)
-    ]
-
-
 def gradient_sha256(slot: StepSlot) -> str:
     """Return the digest of the buckets in order, which do not change any more once the slot is complete."""
     digest = hashlib.sha256()
-    for bucket in gradient_buckets(slot):
+    for bucket in slot.buckets:
         digest.update(bucket)
     return digest.hexdigest()
 

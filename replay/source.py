@@ -86,13 +86,12 @@ class _Keys:
         self._order = np.argsort(mixed)
         self._mixed = mixed[self._order]
 
-    def find(self, rows: Headers) -> NDArray[np.int64]:
-        """Return the index of each packet's connection, -1 for other traffic."""
+    def find(self, rows: Headers, tcp: NDArray[np.bool_]) -> NDArray[np.int64]:
+        """Return the index of each packet's connection, -1 for other traffic; `tcp` are those over IPv4 and TCP."""
         addresses = rows["source_low"] << np.uint64(32) | rows["destination_low"]
         ports = rows["source_port"].astype(np.uint64) << np.uint64(16) | rows["destination_port"]
         places = np.minimum(np.searchsorted(self._mixed, _mixed(addresses, ports)), len(self._mixed) - 1)
         found = self._order[places]
-        tcp = (rows["kind"] == int(Kind.TCP)) & (rows["ip_version"] == 4)
         same = (self._addresses[found] == addresses) & (self._ports[found] == ports) & tcp
         return np.where(same, found, -1)
 
@@ -144,8 +143,9 @@ class Source:
             for low in range(0, count, _AT_A_TIME):
                 yield from self._single(batch, rows, slice(low, low + _AT_A_TIME), number, progress)
             return
-        found = self._keys.find(rows)
-        known, tcp = found >= 0, (rows["kind"] == int(Kind.TCP)) & (rows["ip_version"] == 4)
+        tcp = (rows["kind"] == int(Kind.TCP)) & (rows["ip_version"] == 4)
+        found = self._keys.find(rows, tcp)
+        known = found >= 0
         bad = (rows["ip_checksum"] == _BAD) | (rows["checksum"] == _BAD) | (rows["flags"] & (SYN | RST) != 0)
         odd = np.where(tcp, (rows["short"] != 0) | (known & bad), np.isin(rows["kind"], _UNUSABLE))
         plain = np.flatnonzero(known & ~odd & (rows["payload_length"] > 0))

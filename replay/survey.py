@@ -66,7 +66,7 @@ class SeenStream:
     number: int = -1
     """Of `replay.scan.Tails`."""
 
-    def add(self, sequence: int, data: bytes) -> FrameHeader | None:
+    def add(self, sequence: int, data: bytes) -> SeenHeader | None:
         """Take a candidate for a frame header (`replay.scan`); return it if it is valid, None if it is not."""
         if self.last is not None and (sequence - self.last.seq) % _MODULUS < HEADER_BYTES:
             return None  # within the last one, or the last one once more
@@ -74,13 +74,13 @@ class SeenStream:
             header = FrameHeader.unpack(data)
         except FrameError:
             return None
-        self.last = SeenHeader(header, sequence)
-        self.first = self.first or self.last
+        seen = self.last = SeenHeader(header, sequence)
+        self.first = self.first or seen
         if header.phase is Phase.ALL_GATHER:
             self.hops.add(header.hop)
         else:
             self.original = True
-        return header
+        return seen
 
 
 EpochKey = tuple[int, int, int]
@@ -215,9 +215,9 @@ class Survey:
             ):
                 stream = following.by_number[int(numbers[row])]
                 known = stream.first is not None
-                header = stream.add(sequence, data.tobytes())
-                if header is not None:
-                    self.epochs.setdefault((header.job, header.group, header.epoch), Census()).add(header)
+                seen = stream.add(sequence, data.tobytes())
+                if seen is not None:
+                    self.epochs.setdefault(seen.epoch, Census()).add(seen.header)
                     if not known:
                         streams.append(stream)
 

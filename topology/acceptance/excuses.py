@@ -85,20 +85,23 @@ def excused(excuses: Iterable[Excuse]) -> set[int]:
 def untimed_excuses(injections: Iterable[Injection], steps: int, every: int, *, orderly: bool) -> list[Excuse]:
     """Return the excuses of a run of real processes, for all its steps: when each fault happens is not known there.
 
-    Points wait until `every` of them can share a flush (`store.every`): the newest ones still do at the end. Ranks that
-    are killed at the end (not `orderly`) may not have sent their last records.
+    Ranks that are killed at the end (not `orderly`) may not have sent their last records.
     """
     found = [
         Excuse(injection.value, 1, steps, _values(REASONS[injection]))
-        for injection in injections
+        for injection in sorted(injections)
         if injection in REASONS
     ]
-    if every > 1:
-        found.append(Excuse("store.every", steps - every + 2, steps, (GapReason.OVERLOAD.value,)))
+    found += flush_excuses(every, steps)
     if not orderly:
         cut = frozenset({GapReason.SIDE_CHANNEL_MISSING, GapReason.FLOW_RESET, GapReason.RESYNC_PENDING})
         found.append(Excuse("the end", 1, steps, _values(cut)))
     return found
+
+
+def flush_excuses(every: int, last: int) -> list[Excuse]:
+    """Return the excuse of the newest points, up to `last`: they wait until `every` share a flush (`store.every`)."""
+    return [Excuse("store.every", last - every + 2, last, (GapReason.OVERLOAD.value,))] if every > 1 else []
 
 
 class ExcuseTracker:
@@ -119,9 +122,8 @@ class ExcuseTracker:
         number = len(self._damaged_steps)
         last = max(step + 1, step - 2 + (1 << number - 2 if number > 1 else 0))
         last += Injection.LOSS_BEFORE in self._injections
-        for injection in self._injections:
-            if injection in _DAMAGES_REPLICAS:
-                self._add(injection, step, last)
+        for injection in sorted(self._injections & _DAMAGES_REPLICAS):  # in one order, for equal records
+            self._add(injection, step, last)
 
     def optimizer_changed(self, step: int) -> None:
         """Record a change of the optimizer from `step` on; lost calls may delay its announcement."""

@@ -8,7 +8,7 @@ import shutil
 import subprocess
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -243,7 +243,7 @@ class _Run:
             # A node that is down meanwhile writes nothing: the disk stays full until a write has failed.
             first, last, _ = self.plan.full_disk
             last = max(last, first + 2)
-            longer = last < step <= self.plan.length.steps - 2 and not self._storage_errors()
+            longer = last < step <= self.plan.length.steps - 2 and not _storage_errors(self._shadow_events())
             self.disk.fill() if first <= step <= last or longer else self.disk.free()
         with suppress(SideChannelError):  # the node is down or busy
             status = self.probe.status(self.group.name)
@@ -254,12 +254,6 @@ class _Run:
             if status.replica_step:
                 point = self.probe.recovery_point(self.group.name, status.replica_step)
                 self._compare(point.manifest.epoch, status.replica_step, point)
-
-    def _storage_errors(self) -> int:
-        """Return how many steps were not stored because a write failed."""
-        return sum(
-            event["event"] == "not_stored" and event["reason"] == "storage_error" for event in self._shadow_events()
-        )
 
     def _compare(self, epoch: int, step: int, point: Any) -> None:
         if (epoch, step) in self.compared:
@@ -324,12 +318,17 @@ class _Run:
             Injection.SWITCH_FAILOVER: event_log.count(EventKind.FAILOVER),
             Injection.OPTIMIZER_CHANGE: len(self.job.workload.changes),
             Injection.RANK_RESTART: self.rank_kills,
-            Injection.FULL_DISK: self._storage_errors(),
+            Injection.FULL_DISK: _storage_errors(events),
             Injection.TORN_WRITE: event_log.count("died by step"),
         }
         self.record.injected = {injection.value: count for injection, count in counts.items() if count}
         self.record.repaired = len({event["step"] for event in events if event["event"] == "repaired"})
         self.record.resynced = len({event["step"] for event in events if event["event"] == "resynced"})
+
+
+def _storage_errors(events: Iterable[Mapping[str, Any]]) -> int:
+    """Return how many steps were not stored because a write failed."""
+    return sum(event["event"] == "not_stored" and event["reason"] == "storage_error" for event in events)
 
 
 class _Disk:

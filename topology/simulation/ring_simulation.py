@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from checkmate_common.sidechannel.side_channel_pb2 import Status
 from jobspec.model import Group, Job
@@ -24,6 +24,8 @@ from topology.errors import TestbedError
 from topology.fabric.participants import switch_port
 from topology.simulation.event_loop import ReceiveOnlyNode, Simulation, Stalled
 from topology.simulation.links import Impairments, Link
+
+T = TypeVar("T")
 
 _RETRIES = 10
 """Attempts, a virtual second apart, to reach a shadow node at the end of training."""
@@ -160,9 +162,9 @@ class RingSimulation:
             for node in self.nodes
         ]
         for sender in self._senders[0]:
-            self._retry(_reached(partial(sender.session.begin, trainers[0].state_safetensors)), "the new epoch")
+            self._retry(partial(sender.session.begin, trainers[0].state_safetensors), "the new epoch")
         for sender in self.senders:
-            self._retry(_reached(sender.session.announce), "the new epoch's connections")
+            self._retry(sender.session.announce, "the new epoch's connections")
         for node in self.nodes:
             node.open(now)
             self.simulation.poll(switch_port(self.job, node.host))
@@ -237,12 +239,16 @@ class RingSimulation:
         self._retry(self._send_last_records, "the ranks' records")
         self._confirm_last_step()
 
-    def _send_last_records(self) -> bool:
-        """As `_send_records`; while records are left, rank 0 also announces the communicator again where needed."""
-        sent = self._send_records()
-        for sender in self._senders[0] if not sent else ():
-            sender.session.rejoin_if_forgotten()
-        return sent
+    def _send_last_records(self) -> None:
+        """As `_send_records`; while records are left, rank 0 also announces the communicator again where needed.
+
+        Raises:
+            SideChannelError: records are left.
+        """
+        if not self._send_records():
+            for sender in self._senders[0]:
+                sender.session.rejoin_if_forgotten()
+            raise SideChannelError("RecordStep", "UNAVAILABLE", "records are left")
 
     def _confirm_last_step(self) -> None:
         """Repeat the last step's records until all shadow nodes have the step, as ranks do (`nccl_emu.driver`)."""
@@ -258,24 +264,21 @@ class RingSimulation:
 
     def _final_status(self, number: int) -> Status:
         """Return the status of the shadow node at index `number`, which rank 0 first checks on."""
-        found: list[Status] = []
 
-        def ask() -> bool:
+        def ask() -> Status:
             self._senders[0][number].session.rejoin_if_forgotten()
-            try:
-                found.append(self._channels[number].status(self.group.name))
-            except SideChannelError:
-                return False
-            return True
+            return self._channels[number].status(self.group.name)
 
-        self._retry(ask, "the shadow node's status")
-        return found[0]
+        return self._retry(ask, "the shadow node's status")
 
-    def _retry(self, action: Callable[[], bool], what: str) -> None:
-        """Repeat `action` until it returns True, as ranks do while a shadow node is down."""
+    def _retry(self, call: Callable[[], T], what: str) -> T:
+        """Repeat a call while a shadow node is down, as ranks do (`nccl_emu.driver`); return its result."""
         for _ in range(_RETRIES):
-            if action():
-                return
+            try:
+                return call()
+            except SideChannelError as error:
+                if error.code != "UNAVAILABLE":
+                    raise
             self.simulation.run_for(1.0)
         raise TestbedError(what, f"the shadow node did not answer within {_RETRIES} virtual seconds")
 
@@ -299,18 +302,3 @@ class RingSimulation:
         if not condition():
             errors = [f"rank {node.rank}: {node.error}" for node in self.nodes if node.error is not None]
             raise TestbedError(what, "; ".join(errors))
-
-
-def _reached(call: Callable[[], object]) -> Callable[[], bool]:
-    """Return `call` as an action of `RingSimulation._retry`: False while the shadow node is away."""
-
-    def reached() -> bool:
-        try:
-            call()
-        except SideChannelError as error:
-            if error.code != "UNAVAILABLE":
-                raise
-            return False
-        return True
-
-    return reached

@@ -290,6 +290,13 @@ def test_a_hole_lasts_while_the_calls_that_end_it_are_lost() -> None:
     assert excused(tracker.all(8)) == {3, 4, 5, 6, 8}, "a hole that is over does not begin again"
 
 
+def test_excuses_come_in_one_order() -> None:
+    injections = {Injection.LOSS_AFTER, Injection.CONGESTION, Injection.CORRUPT, Injection.SWITCH_RESTART}
+    tracker = ExcuseTracker(injections)
+    tracker.replicas_lost(3)
+    assert [excuse.fault for excuse in tracker.all(8)] == sorted(injection.value for injection in injections)
+
+
 def test_rows_that_show_nothing_do_not_pass() -> None:
     sound = RunRecord("x", "simulation", 0, 8, verified=1)
     lost = Scenario("x", (Injection.LOSS_AFTER,), complete=True)

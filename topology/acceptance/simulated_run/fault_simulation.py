@@ -7,7 +7,6 @@ from dataclasses import replace
 from pathlib import Path
 
 from checkmate_common.recovery.point import RecoveryPoint, RecoveryPointError
-from checkmate_common.recovery.reasons import GapReason
 from nccl_emu.shadow_client.restore import restore_trainer
 from nccl_emu.shadow_client.shadow_session import ShadowSession
 from nccl_emu.training.digits import Digits
@@ -17,7 +16,7 @@ from shadow_rx.options import ShadowOptions
 from shadow_rx.publish.store_queue import STORE_COPIES
 from shadow_rx.status.group_status import Gap
 from shadow_rx.store.api import open_store
-from topology.acceptance.excuses import AFTER_LATE, AFTER_RESTART, Excuse, ExcuseTracker
+from topology.acceptance.excuses import AFTER_LATE, AFTER_RESTART, ExcuseTracker, flush_excuses
 from topology.acceptance.plan import COMPUTE_S, Crash, RunPlan
 from topology.acceptance.record import RunRecord
 from topology.acceptance.scenarios import Injection
@@ -220,11 +219,8 @@ class FaultSimulation:
 
     def count(self) -> None:
         """Record the excuses and how often each fault happened."""
-        self.record.excuses = self.excuses.all(self.plan.length.steps)
-        every = self.job.store.every - 1
-        if every:
-            last = self.record.at_end.replica if self.record.at_end is not None else self.plan.length.steps
-            self.record.excuses.append(Excuse("store.every", last - every + 1, last, (GapReason.OVERLOAD.value,)))
+        last = self.record.at_end.replica if self.record.at_end is not None else self.plan.length.steps
+        self.record.excuses = self.excuses.all(self.plan.length.steps) + flush_excuses(self.job.store.every, last)
         hosts = [self.simulation.downlink(switch_port(self.job, node.host)).stats for node in self.ring.nodes]
         hosts += [self.simulation.uplink(switch_port(self.job, node.host)).stats for node in self.ring.nodes]
         replica, files, plan = self._replica_link.stats, self.shadow.files, self.plan
@@ -336,7 +332,7 @@ class FaultSimulation:
     def _excuse_late_records(self) -> None:
         """Excuse the steps during which records of earlier steps have not been sent."""
         if any(sender.session.waiting for sender in self.ring.senders):
-            if not self.excuses.is_open(Injection.SIDE_CHANNEL) and Injection.SIDE_CHANNEL in self.plan.injections:
+            if Injection.SIDE_CHANNEL in self.plan.injections:
                 self._excuse_from_now(Injection.SIDE_CHANNEL)
         else:
             self.excuses.end(Injection.SIDE_CHANNEL, self._step + AFTER_LATE)
